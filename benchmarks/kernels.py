@@ -5,9 +5,10 @@
     python benchmarks/kernels.py --cases block_cases
 
 Times are medians between CUDA events of calls whose host work is hidden behind a spinning kernel,
-after L2 was overwritten; the three interleaved, inputs changing. The bytes are those of inputs and
-results, each moved once, and the fraction is of what a copy in the same run moves. A case that
-fails or is wrong is a row that says so, and the exit code is 1.
+after L2 was overwritten; the three interleaved, inputs changing. With `--whole` they are those of
+whole calls on an idle GPU. The bytes are those of inputs and results, each moved once, and the
+fraction is of what a copy in the same run moves. A case that fails or is wrong is a row that says
+so, and the exit code is 1.
 
 `--tune` is our option of that name, off unless asked for: else all candidates of all kernels are
 compiled before the first row, which takes minutes. What was measured of the schedules of a row's
@@ -121,9 +122,9 @@ def _best(chosen: Chosen) -> float:
     return min(seconds for _, seconds in chosen.times)
 
 
-def event_us(call: Callable[[], Any], flush: Tensor) -> float:
+def event_us(call: Callable[[], Any], flush: Tensor, spin: int = SPIN) -> float:
     flush.zero_()
-    torch.cuda._sleep(SPIN)
+    torch.cuda._sleep(spin) if spin else torch.cuda.synchronize()
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     call()
@@ -156,7 +157,7 @@ def wrong(want: Any, got: Any) -> str:
     return ""
 
 
-def bench(case: Case, rate: float, flush: Tensor, tune: str) -> dict[str, Any]:
+def bench(case: Case, rate: float, flush: Tensor, tune: str, spin: int) -> dict[str, Any]:
     sets = [inputs(case) for _ in range(2)]
     calls = {"eager": callable_of(case, case.run)}
     row: dict[str, Any] = {"family": case.family, "name": case.name}
@@ -184,7 +185,7 @@ def bench(case: Case, rate: float, flush: Tensor, tune: str) -> dict[str, Any]:
             if repeat > 2 and min(times[name]) * repeat > LONG:
                 continue  # the median of few calls tells as much of one that takes so long
             args = sets[repeat % 2]
-            times[name].append(event_us(lambda c=call, a=args: c(*a), flush))
+            times[name].append(event_us(lambda c=call, a=args: c(*a), flush, spin))
     row |= {name: statistics.median(values) for name, values in times.items()}
     row["fraction"] = row["bytes"] / rate / row.get("compile_cli", math.inf)
     return row
@@ -226,6 +227,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--processes", type=int, default=8)
     parser.add_argument("--tune", choices=("auto", "off", "max"), default="off")
+    parser.add_argument("--whole", action="store_true", help="the host's work is part of a time")
     parser.add_argument("--warm", type=int)
     options = parser.parse_args()
     signal.signal(signal.SIGALRM, too_long)
@@ -244,7 +246,7 @@ def main() -> int:
     rows = []
     print(f"{'':38}{'eager':>9}{'Inductor':>9}{'ours':>9}{'/best':>7}{'of copy':>8}")
     for case in cases:
-        row = bench(case, rate, flush, options.tune)
+        row = bench(case, rate, flush, options.tune, 0 if options.whole else SPIN)
         torch.cuda.empty_cache()
         rows.append(row)
         ours, best = row.get("compile_cli"), min(row["eager"], row.get("inductor", math.inf))
