@@ -8,8 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import sympy
+import torch
 
 from aten_lowering.errors import CannotLower, NotPlain, require
+from aten_lowering.meta import expr
 from loop_ir import (
     OPS,
     REDUCTIONS,
@@ -31,10 +33,10 @@ from loop_ir import (
     TensorRef,
     TensorType,
 )
-from symexpr import symbol
+from symexpr import Where, symbol
 
 Scalar: TypeAlias = int | float | bool
-Number: TypeAlias = Scalar | sympy.Expr
+Number: TypeAlias = Scalar | sympy.Expr | torch.SymBool
 Coords = tuple[sympy.Expr, ...]
 
 _PREDICATES = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "signbit"})
@@ -323,7 +325,10 @@ class KernelBuilder:
         return self._once(key, dtype, lambda out: Const(out, value, dtype))
 
     def number(self, value: Number, dtype: DType) -> Value:
-        """A Python number or a size expression as a value of `dtype`."""
+        """A Python number, a size expression, or whether a condition on sizes holds (1 or 0), as a
+        value of `dtype`."""
+        if isinstance(value, torch.SymBool):
+            value = Where(expr(value), sympy.S.One, sympy.S.Zero)
         if isinstance(value, sympy.Expr) and not value.is_Integer:
             return self.index(value, DType.i64 if value.is_integer else DType.f64).to(dtype)
         return self.const(int(value) if isinstance(value, sympy.Expr) else value, dtype)

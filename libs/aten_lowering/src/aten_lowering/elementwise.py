@@ -33,9 +33,9 @@ def promoted(call: Call, names: Sequence[str], kind: Promotion) -> tuple[DType, 
 
 
 def _known_number(fake: Any) -> Any:
-    """A SymInt promotes like any int, a SymFloat like any float."""
-    if isinstance(fake, torch.SymFloat):
-        return 1.0
+    """A SymInt promotes like any int, a SymFloat like any float, a SymBool like any bool."""
+    if isinstance(fake, torch.SymFloat | torch.SymBool):
+        return 1.0 if isinstance(fake, torch.SymFloat) else True
     return 1 if isinstance(fake, torch.SymInt) else fake
 
 

@@ -5,6 +5,7 @@ Python and C++ compute them exactly as eager does, once a call; Triton has no `t
 floats round otherwise. What is beyond 64 bits is no argument of a launch, so the host finds it."""
 
 import sympy
+from sympy.logic.boolalg import Boolean
 
 from symexpr import (
     CeilToInt,
@@ -42,11 +43,13 @@ def host_parts(
     ['TruncToInt(ToFloat(s0)*0.5)']
     >>> [sstr(p) for p in host_parts(parse("i0 + 8*s0**3"), {symbol("s0"): (0, 2**31 - 1)})]
     ['s0**3*8']
+    >>> host_parts(parse("Where(s0 > 4, s0, 0)"), {})
+    ()
     """
     if e.is_Symbol or e.is_number:
         return ()
     if not e.free_symbols & inside:
-        real = not e.is_integer and not e.is_Boolean
+        real = not e.is_integer and not isinstance(e, Boolean)
         if real or isinstance(e, _HOST) or (e.is_integer and _beyond(e, ranges)):
             return (e,)
     return tuple(dict.fromkeys(p for arg in e.args for p in host_parts(arg, ranges, inside)))
