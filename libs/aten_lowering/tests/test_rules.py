@@ -126,6 +126,11 @@ def test_bags_of_other_sizes_are_torchs(oracle: Any) -> None:
     oracle(bags, INTO, X.repeat(2, 1), fallbacks=["aten._embedding_bag_forward_only.default"] * 3)
 
 
+def test_zeros_of_outer_products_are_positive(oracle: Any) -> None:
+    lowered = oracle(lambda x, y: 1 / (x @ y), torch.zeros(3, 1), -torch.ones(1, 1))
+    assert not any(isinstance(n, Extern) for n in lowered.graph.nodes)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_kernels(oracle: Any, name: str) -> None:
     fn, inputs = CASES[name]

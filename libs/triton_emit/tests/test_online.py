@@ -55,6 +55,13 @@ def test_a_thread_joins_its_elements_first(dtype: str, tools: SimpleNamespace) -
     assert "[RBLOCK // 4, 4]" in emitted.source
 
 
+def test_rows_of_one_number(tools: SimpleNamespace) -> None:
+    text = TEXT.format(dtype="f32", index="i0*40 + r0").replace("40", "s0")
+    kernel = parse_kernel(text.replace("load x[i0*s0 + r0]", "const 0.5"))
+    schedule = Schedule("looped", 1, 128, num_warps=1)
+    tools.check(kernel, schedule, {"x": np.zeros((6, 6), np.float32)}, SYMBOLS, ulp=8.0)
+
+
 def test_columns(tools: SimpleNamespace) -> None:
     text = TEXT.replace("s0, 40", "40, 6").replace("  where s0 in [0, 64] hint 6\n", "")
     kernel = parse_kernel(text.replace("s0", "6").format(dtype="f32", index="r0*6 + i0"))

@@ -77,11 +77,12 @@ def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any 
 
 @_rule(aten.mm.default)
 def mm(x: Tensor, y: Tensor) -> Any:
-    """`mm(x[n, 1], y[1, m]) -> x * y`: each element is one product, rounded once, which fuses."""
+    """`mm(x[n, 1], y[1, m]) -> 0 + x * y`: each element is one product, rounded once, which fuses.
+    A sum begins at 0, so that no zero of it is negative."""
     alone = isinstance(x.shape[1], int) and x.shape[1] == 1
     if not alone or x.dtype != y.dtype or not x.dtype.is_floating_point:
         return NotImplemented
-    return (x * y).contiguous()
+    return (x * y + 0.0).contiguous()
 
 
 @_rule(aten.convolution.default)

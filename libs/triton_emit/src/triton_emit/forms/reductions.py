@@ -257,10 +257,11 @@ def step_loop(writer: RowWriter, stmt: Reduce, value: Value, names: list[str]) -
     if stmt.op == "welford":
         _welford_step(writer, value, names)
         return
+    held = _held(writer, value)
     value = masked(writer, value, literal(identity(stmt.op, value.dtype), value.dtype))
     acc = names[0]
     if stmt.op == "softmax":
-        _softmax_step(writer, value, names)
+        _softmax_step(writer, value, names, held)
     elif stmt.op in ("argmax", "argmin"):
         tile = writer.tiles[writer.inner]
         helper = f"take_{stmt.op[3:]}"  # a lane meets its elements in order
@@ -284,15 +285,15 @@ def step_loop(writer: RowWriter, stmt: Reduce, value: Value, names: list[str]) -
         body.append(f"{acc} = tl.{stmt.op}imum({acc}, {value.text})")
 
 
-def _softmax_step(writer: RowWriter, value: Value, names: list[str]) -> None:
-    """The elements of a thread have a maximum, which scales the sum so far. In tiles of several
-    rows each lane has its own: a new maximum scales the sum, anything else adds its exponential,
-    which is one either way."""
+def _softmax_step(writer: RowWriter, value: Value, names: list[str], held: int) -> None:
+    """The elements of a thread (`held` of them) have a maximum, which scales the sum so far. In
+    tiles of several rows each lane has its own: a new maximum scales the sum, anything else adds
+    its exponential, which is one either way."""
     peak, total = names
     body = writer.lines.body
     if not value.text.isidentifier():
         value = writer.assign("value", value)
-    if (held := _held(writer, value)) > 1:
+    if held > 1:
         group, larger = writer.namer.fresh("group"), writer.namer.fresh("larger")
         block = writer.shapes[writer.inner]
         body += [
