@@ -136,7 +136,7 @@ class Call:
 
 def known(value: Number) -> Scalar:
     """A number that is no expression of sizes. Raises `CannotLower` for one that is."""
-    if isinstance(value, sympy.Expr):
+    if isinstance(value, sympy.Expr | torch.SymBool):
         raise CannotLower(f"the number {value}, which depends on sizes")
     return value
 
