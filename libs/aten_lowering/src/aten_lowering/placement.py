@@ -210,10 +210,7 @@ def moved(
 
 
 def _is_dense(type: TensorType) -> bool:
-    """The view starts its buffer and has no gaps, so that a copy of it is a copy of memory; or it
-    sees nothing."""
-    if type.numel == 0:
-        return True
+    """The view starts its buffer and has no gaps, so that a copy of it is a copy of memory."""
     gapless = sympy.expand(type.extent - type.numel) == 0 and 0 not in type.stride
     return bool(type.offset == 0 and gapless)
 
