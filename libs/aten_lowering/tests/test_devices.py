@@ -58,8 +58,8 @@ def test_weights_of_8_bits_are_widened_for_a_matmul() -> None:
     assert not lowered.fallbacks
 
 
-@pytest.mark.parametrize("rows", [16, 17])
-def test_weights_of_4_bits_are_widened_for_more_than_16_rows(rows: int) -> None:
+@pytest.mark.parametrize("rows", [32, 33])
+def test_weights_of_4_bits_are_widened_for_more_than_32_rows(rows: int) -> None:
     def f(x: torch.Tensor, q: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
         return torch._weight_int4pack_mm(x, q, 64, s)
 
@@ -69,7 +69,7 @@ def test_weights_of_4_bits_are_widened_for_more_than_16_rows(rows: int) -> None:
         s = torch.empty(4, 32, 2, device="cuda", dtype=torch.bfloat16)
         traced = make_fx(f, decompositions())(x, q, s)
     lowered = lower_with_report(traced)
-    assert sum(isinstance(n, Matmul) for n in lowered.graph.nodes) == (rows > 16)
+    assert sum(isinstance(n, Matmul) for n in lowered.graph.nodes) == (rows > 32)
     assert not lowered.fallbacks
 
 
