@@ -94,6 +94,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "resnet50": lambda: timm_model("resnet50", 32),
     "convnext": lambda: timm_model("convnext_tiny", 32),
     "mobilenetv3": lambda: timm_model("mobilenetv3_large_100", 64),
+    "efficientnet": lambda: timm_model("efficientnet_b0", 32),
     "swin": lambda: timm_model("swin_tiny_patch4_window7_224", 32),
 }
 
