@@ -43,8 +43,6 @@ from compile_cli import pipeline
 from compile_cli.result import CompiledGraph
 from planner.schedules.chosen import Chosen
 
-torch._functorch.config.enable_autograd_cache = False  # what was decided for a graph is printed
-
 BACKENDS = ("inductor", "compile_cli")
 REPEATS = 11
 NEAR = 1.05  # a guess of schedules within this factor of the fastest is as good
@@ -103,7 +101,11 @@ def _keeping(*args: Any, **more: Any) -> CompiledGraph:
     return _GRAPHS[-1]
 
 
-pipeline.compile_graph = _keeping  # type: ignore[attr-defined]  # a module has any attribute
+def keep_graphs() -> None:
+    """From here on, graphs are compiled anew and kept: what was decided for them is printed. Not as
+    this is imported: transformers imports what is called kernels."""
+    torch._functorch.config.enable_autograd_cache = False
+    pipeline.compile_graph = _keeping  # type: ignore[attr-defined]  # a module has any attribute
 
 
 def tuned() -> dict[str, Any]:
@@ -231,6 +233,7 @@ def main() -> int:
     parser.add_argument("--warm", type=int)
     options = parser.parse_args()
     signal.signal(signal.SIGALRM, too_long)
+    keep_graphs()
     cases = chosen(options.cases, options.only)
     if options.warm is not None:
         warm(options.warm, options.processes, cases, options.tune)

@@ -61,7 +61,7 @@ def test_decided_by_measuring_and_right_for_every_size(
     layer = Layer(768, 1000, gelu).cuda().to(torch.bfloat16).eval()
     compiled = compile_cli.compile(
         layer, (torch.randn(64, 768, device="cuda", dtype=torch.bfloat16),),
-        dynamic={0: {0}}, options={**options, "emit": emit},
+        dynamic={0: {0}}, options={**options, "emit": emit, "tune": "max"},
     )  # fmt: skip
     (decided,) = compiled.graph.decided.values()
     assert 1 <= len(decided) <= len(LADDER) + 1

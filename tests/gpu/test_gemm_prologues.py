@@ -206,7 +206,9 @@ def test_what_is_measured(tmp_path: Any, m: int) -> None:
     """No candidate fails or disagrees with kernels and the vendor's call, and one of them wins."""
     torch.manual_seed(0)
     args = rows(m, 4096), weights(4096, 4096).t(), rows(1, 4096)[0] * 0.01
-    compiled = compile_cli.compile(linear, args, options={"cache_dir": str(tmp_path)})
+    compiled = compile_cli.compile(
+        linear, args, options={"cache_dir": str(tmp_path), "tune": "max"}
+    )
     with torch.no_grad():
         assert relative_error(compiled(*args).double(), exact(*args)) < 8e-3
     found = {name: c for name, c in compiled.graph.matmuls.items() if "prologue" in name}
@@ -238,7 +240,7 @@ def test_a_batch(tmp_path: Any, gemm: str, m: int) -> None:
     q = torch.randint(-127, 128, (6, 520, 264), device="cuda", dtype=torch.int8)
     s = torch.rand(6, 1, 264, device="cuda", dtype=torch.bfloat16) * 0.01
     compiled = compile_cli.compile(
-        scaled_batch, (x, q, s), options={"cache_dir": str(tmp_path), "gemm": gemm}
+        scaled_batch, (x, q, s), options={"cache_dir": str(tmp_path), "gemm": gemm, "tune": "max"}
     )
     expected = x.relu().double() @ (q.to(x.dtype) * s).double()
     assert relative_error(compiled(x, q, s).double(), expected) < 8e-3

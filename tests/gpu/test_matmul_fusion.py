@@ -225,7 +225,7 @@ def test_what_is_measured(options: dict[str, Any], name: str, emit: str) -> None
     fn, make, _ = CASES[name]
     torch.manual_seed(0)
     args = make()
-    compiled = compile_cli.compile(fn, args, options={**options, "emit": emit})
+    compiled = compile_cli.compile(fn, args, options={**options, "emit": emit, "tune": "max"})
     check(compiled, fn, args)
     choices = compiled.graph.matmuls.values()
     assert len(choices) == (2 if name in ("weights", "groups", "nibbles", "packed", "gated") else 1)

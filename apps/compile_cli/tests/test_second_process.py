@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ import aten_lowering
 import compile_cli.graph_cache as graph_cache
 from compile_cli import pipeline
 from compile_cli.torch_compat import key_parts
+from gemm_templates import Choice
+from planner import NO_TIME, Chosen
 
 Calls = list[str]
 
@@ -24,7 +28,6 @@ Calls = list[str]
 def caches(tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("COMPILE_CLI_CACHE_DIR", str(own_cache))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "torch"))
-    monkeypatch.setattr(graph_cache, "WORTH", 1)
     with functorch_config.patch(enable_autograd_cache=True):
         yield
     torch._dynamo.reset()
@@ -76,19 +79,55 @@ def test_what_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with torch.no_grad():
         process(torch.sin, X)
+        theirs = [f"{key_parts.__package__}.{name}" for name in ("debug", "codegen.wrapper")]
+        for name in theirs:
+            monkeypatch.delitem(sys.modules, name, raising=False)
         monkeypatch.setattr(aten_lowering, "decompositions", asked)
         monkeypatch.setattr(key_parts, "init_backend_registration", asked)
         monkeypatch.setattr(key_parts.CacheBase, "get_system", staticmethod(asked))
         torch.testing.assert_close(process(torch.sin, X), X.sin())
-    assert hits() == 1
+    assert hits() == 1 and not sys.modules.keys() & set(theirs)
 
 
-def test_small_graphs_are_not_looked_up(compiled: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The key would take longer."""
-    monkeypatch.setattr(graph_cache, "WORTH", 2)
+@pytest.mark.parametrize(("layers", "kept"), [(1, 0), (30, 1)])
+def test_small_graphs_with_guesses_are_not_kept(
+    layers: int, kept: int, compiled: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process finds candidates compiled, and measures them."""
+    compile_loop = pipeline.compile_loop
+
+    def guessed(*args: Any, **more: Any) -> Any:
+        graph = compile_loop(*args, **more)
+        guess: Any = None
+        return replace(graph, schedules={("k", ()): Chosen(guess, guess, why=NO_TIME)})
+
+    def f(x: Tensor) -> Tensor:
+        for _ in range(layers):
+            x = x.sin().cumsum(-1).softmax(0)
+        return x
+
+    monkeypatch.setattr(pipeline, "compile_loop", guessed)
     for _ in range(2):
+        torch.testing.assert_close(process(f, X), f(X))
+    assert (len(compiled), hits()) == (2 - kept, kept)
+
+
+def test_a_matmul_of_which_nothing_was_measured_is_decided_by_the_next_process(
+    compiled: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reasons = ["no time", "measured"]
+    compile_loop = pipeline.compile_loop
+
+    def chosen(*args: Any, **more: Any) -> Any:
+        problem: Any = None
+        choice = Choice(problem, None, (), reason=reasons[len(compiled) - 1])
+        return replace(compile_loop(*args, **more), matmuls={"m": choice})
+
+    monkeypatch.setattr(pipeline, "compile_loop", chosen)
+    for number in (1, 2, 2):
         torch.testing.assert_close(process(torch.sin, X), X.sin())
-    assert len(compiled) == 2 and "autograd_cache_miss" not in counters["aot_autograd"]
+        assert len(compiled) == number
+    assert hits() == 1
 
 
 def test_sizes_that_were_not_met(compiled: Calls) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from concurrent.futures import wait
 from dataclasses import replace
@@ -11,6 +12,7 @@ import torch
 
 from gemm_templates import (
     H200,
+    Bound,
     Candidate,
     Choice,
     Config,
@@ -175,6 +177,52 @@ def test_all_candidates_are_built_before_any_runs():
     pick(ordered(1.0), build)
     n = len(configs())
     assert events[: 2 * n] == ["build"] * n + ["run"] * n
+
+
+def test_candidates_that_are_late_are_measured_by_a_later_call(tmp_path):
+    store, found = Store(tmp_path), candidates(PROBLEM, H200)
+    first, second, *_ = (c for c in found if c.config is not None)
+    options = [first, second, next(c for c in found if c.config is None)]
+
+    class Elsewhere(Bound):
+        def __init__(self, ready, problem, config):
+            self.ready, self.config = ready, config
+
+        def is_late(self):
+            return self.config not in self.ready
+
+        def prepare(self, inputs, m=None):
+            pass
+
+        def __call__(self, t, m=None):
+            torch.mm(t.a, t.b, out=t.out)
+
+    def call(ready, *times, forbidden=False, extern=extern):
+        def timer(runs, info):
+            assert not forbidden and len(runs) == len(times)
+            return list(times)
+
+        return choose(
+            PROBLEM, inputs, extern, options, device="cpu", force=True, store=store, timer=timer,
+            build=functools.partial(Elsewhere, ready),
+        )  # fmt: skip
+
+    def refuses(t):
+        raise RuntimeError("not on this GPU")
+
+    none = call((), forbidden=True)
+    assert (none.config, none.reason) == (None, "no time") and len(none.late) == 2
+    some = call((first.config,), 3.0, 2.0)
+    assert some.config == first.config and some.late == {second.label}
+    again = call((first.config,), forbidden=True)
+    assert (again.config, again.reason) == (first.config, "stored") and again.late == some.late
+    whole = call((first.config, second.config), 3.0, 2.0, 1.0)
+    assert whole.config == second.config and not whole.late
+    assert call((), forbidden=True).config == second.config
+    for file in tmp_path.rglob("*.json"):
+        file.unlink()
+    store._memory.clear()
+    assert call((), 2.0, 1.0, extern=refuses).config == second.config  # there is no other way
 
 
 def test_what_an_epilogue_stores_is_compared_too():

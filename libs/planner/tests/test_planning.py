@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+import threading
+import time
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -54,3 +58,26 @@ def test_matmuls_that_differ_in_names_alone_are_alike() -> None:
     given = {one.b.buffer}
     assert likeness(one, given) != likeness(one, none)
     assert likeness(one, given) == likeness(two, {two.b.buffer}) != likeness(two, given)
+
+
+def test_candidates_are_waited_for_while_kernels_compile_and_for_a_share_of_the_time() -> None:
+    def compiled() -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(None)
+        return future
+
+    def ends(future: Future[Any], seconds: float) -> None:
+        threading.Timer(seconds, future.set_result, (None,)).start()
+
+    kernels = Kernels(Settings())
+    assert kernels.in_time([compiled()]) and kernels._end is None
+    needed, first, second = (Future[Any]() for _ in range(3))
+    kernels.started.append(needed)
+    ends(first, 0.02)
+    assert kernels.in_time([first]) and kernels._end is None  # a kernel of the program compiles
+    ends(needed, 0.02)
+    kernels.began = time.perf_counter() - 0.5
+    start = time.perf_counter()
+    assert not kernels.in_time([second])
+    assert 0.1 < time.perf_counter() - start < 0.4
+    assert kernels.in_time([compiled()]) and not kernels.in_time([second])

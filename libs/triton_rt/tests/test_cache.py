@@ -16,6 +16,7 @@ from triton_rt import Binary, Cache, KernelParam, KernelSource, LazyKernel, Targ
 from triton_rt.compiler.build import compiler_name
 from triton_rt.compiler.cache import cache_key
 from triton_rt.config import Config
+from triton_rt.source.reached_globals import reaches_nothing
 
 
 def binary(size: int, mark: int = 0) -> Binary:
@@ -54,6 +55,40 @@ def test_the_key_covers_what_decides_the_code(add_one: KernelSource) -> None:
     ]
     assert len(set(keys)) == len(keys)
     assert of(replace(add_one)) == keys[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "alone"),
+    [
+        ("import triton\nimport triton.language as tl\n\nX = 1\n", True),
+        (
+            "import triton, triton.language as tl\nfrom triton.language.extra import libdevice\n",
+            True,
+        ),
+        ("def f():\n    from triton.language import exp as e\n    return e\n", True),
+        ("import triton\nimport numpy\n", False),
+        ("import triton, numpy\n", False),
+        ("import triton; import numpy\n", False),
+        ("import triton_kernels\n", False),
+        ("from triton_kernels.x import y\n", False),
+        ("from triton import (\n    language)\n", False),
+        ("if 1: import mine\n", False),
+        ('X = __import__("mine").X\n', False),
+        ('X = int(open("x").read())\n', False),
+        ('X = eval("1")\n', False),
+        ("X = triton.__spec__\n", False),
+    ],
+)
+def test_a_text_is_the_key_where_it_reaches_nothing_else(text: str, alone: bool) -> None:
+    assert reaches_nothing(text) == alone
+
+
+def test_the_key_of_a_closed_text_executes_nothing(add_one: KernelSource) -> None:
+    """A process that finds its binaries in the cache imports no Triton."""
+    source = replace(add_one, text=f"{add_one.text}\nraise RuntimeError\n")
+    assert cache_key(source, Target(90), 0, compiler_name())
+    with pytest.raises(errors.BadSource):
+        _ = replace(source, text=f"{source.text}\nimport os\n").fingerprint
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "empty", "foreign"])

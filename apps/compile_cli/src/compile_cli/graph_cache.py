@@ -5,10 +5,13 @@ versions and GPU, captures it with Dynamo, and finds the rest in AOTAutograd's c
 traced, lowered, fused, measured or planned again. The kernels' binaries are in the store on disk.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import cache
+from importlib import import_module
 from importlib.metadata import version
+from types import ModuleType
 from typing import Any
 from unittest import mock
 
@@ -19,6 +22,7 @@ from compile_cli.errors import NoArtifact
 from compile_cli.hosts import Runner, boxed
 from compile_cli.options import Options
 from compile_cli.torch_compat import (
+    AOTAutogradCacheDetails,
     BypassAOTAutogradCache,
     CallbackArgs,
     OutputCode,
@@ -30,9 +34,36 @@ from compile_cli.torch_compat import (
 )
 from planner import source_digest
 
-WORTH = 20
-"""Operators from which on a graph is looked up: the first key that torch computes in a process
-costs 0.2 s; to trace and plan a graph of 20 operators costs as much."""
+_make_details = AOTAutogradCacheDetails.__init__
+
+
+def _details(details: AOTAutogradCacheDetails, *args: Any) -> None:
+    """What torch makes a key of. For the texts of the user's Triton kernels it imports its own
+    compiler, also where there are none: until one is asked for, a module stands in for that."""
+    name, wanted = f"{key_parts.__package__}.codegen.wrapper", _TEXT_OF_KERNEL
+    if name in sys.modules:
+        _make_details(details, *args)
+        return
+    later = ModuleType(name)
+
+    def imported(attribute: str) -> Any:
+        if attribute.startswith("__"):
+            raise AttributeError(attribute)  # the statement that imports asks for some
+        if sys.modules.get(name) is later:
+            del sys.modules[name]
+        return getattr(import_module(name), attribute)
+
+    vars(later)["__getattr__"] = imported
+    vars(later)[wanted] = lambda kernel: imported(wanted)(kernel)
+    sys.modules[name] = later
+    try:
+        _make_details(details, *args)
+    finally:
+        if sys.modules.get(name) is later:
+            del sys.modules[name]
+
+
+_TEXT_OF_KERNEL = "user_defined_triton_kernel_transitive_closure_source_code"
 
 # Of torch's key: the devices that its own compiler serves, with passes of theirs, for which all of
 # that is imported, and a digest of the files of Triton, half a gigabyte of them; the key has the
@@ -42,6 +73,7 @@ _NOT_ASKED: tuple[tuple[Any, str, Any], ...] = (
     (key_parts, "custom_backend_passes", {}),
     (key_parts, "custom_backend_codegen_configs", {}),
     (key_parts.CacheBase, "get_system", staticmethod(dict)),
+    (AOTAutogradCacheDetails, "__init__", _details),
 )
 
 PACKAGES = """

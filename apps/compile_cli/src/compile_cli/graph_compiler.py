@@ -16,16 +16,19 @@ from compile_cli.graph_cache import GraphCode
 from compile_cli.options import Options
 from compile_cli.partition import SAVED, partition
 from compile_cli.record import Record
+from compile_cli.result import CompiledGraph
 from compile_cli.torch_compat import TracingContext
 from cuda_graphs import Lending, Loans
-from planner import ChannelsLast
+from planner import NO_TIME, ChannelsLast
 
 
 class GraphCompiler:
     """What forward and backward are compiled by, and what one half tells the other."""
 
-    def __init__(self, settings: Options) -> None:
+    def __init__(self, settings: Options, began: float) -> None:
+        """began: when the compilation of the first of them did, by `perf_counter`."""
         self.settings = settings
+        self._began: float | None = began
         self.last, self.loans = ChannelsLast(settings), Loans()
 
     def compile(self, graph: torch.fx.GraphModule) -> GraphCode:
@@ -33,20 +36,37 @@ class GraphCompiler:
         if (context := TracingContext.try_get()) and context.fw_metadata:
             view_written_inputs(graph, context.fw_metadata)
         settings = self.settings
+        began, self._began = self._began, None
         try:
             saved = range(graph.meta.get(SAVED, sys.maxsize), sys.maxsize)
             lending = Lending(saved, self.loans)
             compiled = pipeline.compile_graph(
-                graph, settings, Record(), last=self.last, lending=lending
+                graph, settings, Record(), last=self.last, lending=lending, began=began
             )
         except UnsupportedGraph as error:
             warnings.warn(f"compile_cli leaves a graph to eager: {error}", stacklevel=2)
             return GraphCode(graph.forward, functools.partial(_no_artifact, str(error)))
-        return GraphCode(compiled.run, lambda: Artifact.of(compiled, settings))
+        return GraphCode(compiled.run, lambda: _kept(compiled, settings))
 
     def partition(self, *joint: Any, **more: Any) -> Any:
         """The joint graph of forward and backward -> the two graphs."""
         return partition(self.last, self.settings.saved, *joint, **more)
+
+
+# Nodes of a graph that is compiled again in less time than a user would lose by its guesses.
+_FEW = 20
+
+
+def _kept(compiled: CompiledGraph, settings: Options) -> Artifact:
+    """What the cache keeps: what a later process would decide better it compiles again, having
+    found candidates compiled. That is a matmul of which nothing was measured in time, and in small
+    graphs schedules; else guesses of these stay. Raises `NoArtifact`."""
+    late = [out for out, choice in compiled.matmuls.items() if choice.reason == "no time"]
+    if len(compiled.loop.nodes) < _FEW:
+        late += [name for (name, _), chosen in compiled.schedules.items() if chosen.why == NO_TIME]
+    if late:
+        raise NoArtifact(f"a later process measures {', '.join(late)}")
+    return Artifact.of(compiled, settings)
 
 
 def _no_artifact(why: str) -> Artifact:

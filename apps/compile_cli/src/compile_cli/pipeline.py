@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import astuple, dataclass, replace
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -53,6 +54,7 @@ def compile_graph(
     check_inputs: bool = True,
     last: ChannelsLast | None = None,
     lending: Lending | None = None,
+    began: float | None = None,
 ) -> CompiledGraph:
     """A flat ATen graph -> something to call. Every step's result is kept, and printable.
     check_inputs: off where the caller compares dtypes, sizes and strides of the inputs itself.
@@ -71,7 +73,7 @@ def compile_graph(
         record.after("loop", "lower", lowered.graph)
 
     fusing = fuse_options(options, lowered.graph)
-    compiled = compile_loop(lowered, fusing, options, record, check_inputs, lending)
+    compiled = compile_loop(lowered, fusing, options, record, check_inputs, lending, began)
 
     def explained() -> str:
         return "\n".join(filter(None, (compiled.explain(), last.explain())))
@@ -88,9 +90,10 @@ def compile_loop(
     record: Record,
     check_inputs: bool = True,
     lending: Lending | None = None,
+    began: float | None = None,
 ) -> CompiledGraph:
     """The steps from loop IR on, which `lowered.graph` is."""
-    kernels = Kernels(options)
+    kernels = Kernels(options, began=began or perf_counter())
     with kernels.compiling():
         made = host_program(lowered, fusing, options, record, kernels)
         program, planned = made.program, made.planned

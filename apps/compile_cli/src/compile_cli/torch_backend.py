@@ -11,27 +11,35 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from importlib.metadata import entry_points
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-import compile_cli.graph_cache as graph_cache
-from aten_lowering import own_composites
-from aten_lowering.passes.readable_masks import make_masks_readable
-from aten_lowering.passes.writable_views import writable_views
-from compile_cli.capture import order_matters, retyped_input
 from compile_cli.garbage import collected_later
-from compile_cli.graph_cache import GraphCode, cacheable, cached
-from compile_cli.options import Options
-from compile_cli.torch_compat import (
-    TorchDynamoException,
-    aot_autograd,
-    register_backend,
-)
-from planner import start_workers
+
+with collected_later():
+    import compile_cli.graph_cache as graph_cache
+    from aten_lowering import own_composites
+    from aten_lowering.passes.readable_masks import make_masks_readable
+    from aten_lowering.passes.writable_views import writable_views
+    from compile_cli.capture import order_matters, retyped_input
+    from compile_cli.graph_cache import GraphCode, cacheable, cached
+    from compile_cli.options import Options
+    from compile_cli.torch_compat import (
+        TorchDynamoException,
+        aot_autograd,
+        aot_module_simplified,
+        register_backend,
+        untraced,
+    )
+    from planner import start_workers
 
 if TYPE_CHECKING:
     from compile_cli.graph_compiler import GraphCompiler
+
+_MATMULS = {"linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "addbmm", "einsum"}
+CANDIDATES = 5  # templates that are compiled for a matmul, to be measured
 
 _OURS = ("compile_cli", "aten_lowering", "planner", "loop_ir", "tensor_ir", "symexpr")
 
@@ -45,13 +53,14 @@ def compile_cli(
     """Dynamo's backend interface. Options are those of `compile_cli.Options`; an unknown one is
     refused by name. mode: one of torch.compile's, which stands for some of them (`options.MODES`).
     """
+    began = perf_counter()
     settings = Options.from_mapping({**Options.of_mode(mode), **(options or {})})
 
     @functools.cache
     def compiler() -> GraphCompiler:
         from compile_cli.graph_compiler import GraphCompiler  # a graph that is found needs none
 
-        return GraphCompiler(settings)
+        return GraphCompiler(settings, began)
 
     def compile_fx(graph: torch.fx.GraphModule, _inputs: Sequence[Any]) -> GraphCode:
         if kept and not settings.cuda_graphs:
@@ -62,26 +71,43 @@ def compile_cli(
         warnings.warn(f"compile_cli leaves a graph to eager: {why}", stacklevel=2)
         eager: Callable[..., Any] = gm.forward
         return eager
-    calls = sum(n.op.startswith("call") for n in gm.graph.nodes)
-    start_workers(settings, example_inputs, calls)
-    kept = calls >= graph_cache.WORTH and settings.fx_backend is None
+    names = [getattr(n.target, "__name__", n.target) for n in gm.graph.nodes if "call" in n.op]
+    matmuls = sum(name in _MATMULS for name in names)
+    start_workers(settings, example_inputs, len(names) + CANDIDATES * matmuls)
+    kept = settings.fx_backend is None
     make_masks_readable(gm)
     writable_views(gm)
-    backend: Callable[..., Any] = aot_autograd(
-        fw_compiler=cacheable(compile_fx) if kept else compile_fx,
-        decompositions=_Decompositions(),
-        keep_inference_input_mutations=True,
-        partition_fn=lambda *given, **more: compiler().partition(*given, **more),
-    )
+    how: dict[str, Any] = {
+        "fw_compiler": cacheable(compile_fx) if kept else compile_fx,
+        "bw_compiler": cacheable(_untraced(compile_fx)) if kept else _untraced(compile_fx),
+        "decompositions": _Decompositions(),
+        "keep_inference_input_mutations": True,
+        "partition_fn": lambda *given, **more: compiler().partition(*given, **more),
+    }
     try:
         with collected_later(), own_composites(), cached(settings) if kept else nullcontext():
-            result: Callable[..., Any] = backend(gm, example_inputs)
+            if any(isinstance(x, list | tuple | dict) for x in example_inputs):
+                result: Callable[..., Any] = aot_autograd(**how)(gm, example_inputs)
+            else:  # which is what that does, but for imports of torch's own compiler
+                result = untraced(aot_module_simplified(gm, example_inputs, **how))
     except Exception as error:
         if isinstance(error, TorchDynamoException) or _is_ours(error):
             raise
         warnings.warn(f"compile_cli leaves a graph to eager: {error}", stacklevel=2)
         return gm.forward
     return result
+
+
+def _untraced(compile_fx: Callable[..., GraphCode]) -> Callable[..., GraphCode]:
+    """A compiler of backward passes, which are compiled and run while Dynamo may look on."""
+    quiet = untraced(compile_fx)
+
+    @functools.wraps(compile_fx)
+    def compile_backward(*args: Any, **more: Any) -> GraphCode:
+        code: GraphCode = untraced(quiet(*args, **more))
+        return code
+
+    return compile_backward
 
 
 class _Decompositions(Mapping[Any, Callable[..., Any]]):

@@ -4,6 +4,7 @@ import sys
 from typing import Any
 
 import torch
+import torch._dynamo
 import torch._functorch.config as functorch_config
 import torch._higher_order_ops.triton_kernel_wrap as kernel_wrap
 import torch.compiler.config
@@ -22,10 +23,14 @@ from torch._functorch._aot_autograd.schemas import (
     SerializableAOTDispatchCompiler,
     ViewAndMutationMeta,
 )
+from torch._functorch.aot_autograd import aot_module_simplified
 from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export._trace import _export as export_at_level
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+untraced: Any = torch._dynamo.disable
+"""Of a function: Dynamo does not look on as it runs."""
 
 compiler_config: Any = torch.compiler.config  # it gets `patch` when it is imported
 

@@ -1,5 +1,6 @@
 """Measure the few best, the vendor's call among them, and remember the winner."""
 
+import contextlib
 import functools
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,6 +21,9 @@ from multikernel import RecordStore as Store
 from triton_rt import Binary, Cache, CompilePool, Target
 from tuning import MARGINS, added_seconds
 
+#: Why a candidate was out that was not compiled when the others were measured.
+LATE = "not compiled in time: a later compilation measures it"
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -28,7 +32,8 @@ class Choice:
     times: label -> measured seconds, the epilogue included on either side.
     failures: label -> why a candidate was out: it did not compile, launch, or agree.
     reason: "measured", "stored", "model" (deterministic, or every template is predicted to be
-        far slower than the vendor's call), "no GPU", "only one"."""
+        far slower than the vendor's call), "no GPU", "only one", "no time" (no template was
+        compiled in time)."""
 
     problem: Problem
     config: Config | None
@@ -36,6 +41,11 @@ class Choice:
     times: tuple[tuple[str, float], ...] = ()
     failures: tuple[tuple[str, str], ...] = ()
     reason: str = "measured"
+
+    @property
+    def late(self) -> frozenset[str]:
+        """Labels of candidates that were not compiled in time, and so not measured."""
+        return frozenset(label for label, why in self.failures if why == LATE)
 
     def from_python(self) -> Config | None:
         """The config for calls from Python, which may wait for the host: one that needs several
@@ -83,13 +93,18 @@ def choose(
     deterministic: do not measure: a stored choice, else the model's first.
     build, timer: how a config becomes a call (`partial(bind, pool=..., cache=...)` compiles
         side by side and keeps binaries), and how calls are timed (`added_seconds`).
-    force: measure on the CPU, too, and whatever the model says."""
+    force: measure on the CPU, too, and whatever the model says.
+
+    Templates that are late (`bind`'s in_time) are not measured, until a later call finds more of
+    them compiled (`Choice.late`); where all are, the vendor's call is taken, and nothing
+    remembered."""
     device = torch.device(device)
     info = device_info(device)
     store = store or Store()
     key = choice_key(problem, info, found)
-    if (record := store.get(key)) is not None:
-        return from_record(problem, record, "stored")
+    stored = None if (record := store.get(key)) is None else from_record(problem, record, "stored")
+    if stored is not None and not stored.late:
+        return stored
     options = tuple(found if found is not None else candidates(problem, info))
     if deterministic:
         return Choice(problem, options[0].config, options, reason="model")
@@ -100,27 +115,38 @@ def choose(
     if not force and not worth_measuring(options):
         return Choice(problem, None, options, reason="model")
 
-    given = inputs if isinstance(inputs, Inputs) else inputs()
-    runs: dict[str, Callable[[], object]] = {"extern": lambda: extern(given)}
     failures: dict[str, str] = {}
-    expected: list[torch.Tensor] = []
-    try:
-        expected = _tensors(extern(given))
-    except RuntimeError as error:
-        failures["extern"] = _reason(error)
-        del runs["extern"]
-    results = written(problem, given)
     # Built before any runs, so that a pool compiles them side by side.
     built: dict[str, Callable[[Inputs], None]] = {}
     for candidate in options:
         if candidate.config is None:
             continue
         try:
-            run = built[candidate.label] = build(problem, candidate.config)
-            if isinstance(run, Bound):
-                run.prepare(given)
+            built[candidate.label] = build(problem, candidate.config)
         except Exception as error:  # a compiler's refusal can be any error; it is reported
             failures[candidate.label] = _reason(error)
+    late = {label for label, run in built.items() if isinstance(run, Bound) and run.is_late()}
+    if stored is not None and late >= stored.late:
+        return stored
+
+    given = inputs if isinstance(inputs, Inputs) else inputs()
+    runs: dict[str, Callable[[], object]] = {"extern": lambda: extern(given)}
+    expected: list[torch.Tensor] = []
+    try:
+        expected = _tensors(extern(given))
+    except RuntimeError as error:
+        failures["extern"] = _reason(error)
+        del runs["extern"]
+        late = set()  # nothing else runs it: templates are waited for
+    failures |= dict.fromkeys(sorted(late), LATE)
+    built = {label: run for label, run in built.items() if label not in late}
+    if late and not built:
+        return Choice(problem, None, options, (), tuple(failures.items()), "no time")
+    results = written(problem, given)
+    for run in built.values():
+        if isinstance(run, Bound):
+            with contextlib.suppress(Exception):  # it is raised again, and reported, as it runs
+                run.prepare(given)
     for label, run in built.items():
         try:
             for result in results:
@@ -170,7 +196,8 @@ def prefetch(
     futures: list[Future[Binary]] = []
     for problem in dict.fromkeys(problems):
         given = (found or {}).get(problem)
-        if store is not None and store.get(choice_key(problem, info, given)) is not None:
+        record = None if store is None else store.get(choice_key(problem, info, given))
+        if record is not None and LATE not in record["failures"].values():
             continue
         options = given if given is not None else candidates(problem, info)
         if not worth_measuring(options):

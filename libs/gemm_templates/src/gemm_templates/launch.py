@@ -2,7 +2,7 @@
 
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, fields
 from typing import Any
@@ -15,6 +15,8 @@ from gemm_templates.problem import Config, Problem
 from gemm_templates.registry import make_plan
 from gemm_templates.tensor_maps import TensorMaps
 from triton_rt import Binary, Cache, CompilePool, LazyKernel, Target, shared_pool
+
+InTime = Callable[[Collection[Future[Binary]]], bool]
 
 _WORKSPACE_DTYPES = {"f32": torch.float32, "i32": torch.int32}
 
@@ -94,9 +96,15 @@ class Bound:
     runs it on m rows; every other size and stride is the problem's."""
 
     def __init__(
-        self, problem: Problem, config: Config, cache: Cache | None, pool: CompilePool | None
+        self,
+        problem: Problem,
+        config: Config,
+        cache: Cache | None,
+        pool: CompilePool | None,
+        in_time: InTime | None = None,
     ) -> None:
         self.problem = problem
+        self._in_time = in_time
         self.plan = make_plan(problem, config, None)
         self._names = _operand_names(problem)
         lazy = functools.partial(LazyKernel, cache=cache, pool=pool)
@@ -142,6 +150,10 @@ class Bound:
             lazy.prefetch(target, expected_alignment(self.problem, kernel))
             for kernel, lazy in self._steps
         ]
+
+    def is_late(self) -> bool:
+        """Whether its kernels are still compiled elsewhere when there is no more time to wait."""
+        return self._in_time is not None and not self._in_time(self.compile())
 
     def _values(self, inputs: Inputs, m: int) -> dict[str, Any]:
         """What changes from call to call, by the names of the parameters."""
@@ -211,11 +223,17 @@ def expected_alignment(problem: Problem, kernel: TemplateKernel) -> int:
 
 
 def bind(
-    problem: Problem, config: Config, *, cache: Cache | None = None, pool: CompilePool | None = None
+    problem: Problem,
+    config: Config,
+    *,
+    cache: Cache | None = None,
+    pool: CompilePool | None = None,
+    in_time: InTime | None = None,
 ) -> Bound:
     """A function that runs the template on tensors of exactly this problem. It is compiled at
-    its first call; with a pool, and a GPU, from now on in the background."""
-    bound = Bound(problem, config, cache, pool)
+    its first call; with a pool, and a GPU, from now on in the background. in_time: for `choose`;
+    waits for kernels, and says whether they are compiled. By default it waits for all."""
+    bound = Bound(problem, config, cache, pool, in_time)
     if pool is not None and torch.cuda.is_available():
         bound.compile()
     return bound

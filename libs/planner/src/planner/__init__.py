@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from planner.plan import Decided, Decision, NodePlan
     from planner.planning import Planned, plan_graph
     from planner.program import assemble
-    from planner.schedules.chosen import Chosen
+    from planner.schedules.chosen import NO_TIME, Chosen
     from planner.schedules.lists import gather
     from planner.schedules.tuning import ScheduleTuner
     from planner.settings import Settings
     from planner.sources import source_digest
 
 __all__ = [
+    "NO_TIME",
     "ChannelsLast",
     "Chosen",
     "Decided",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import sympy
@@ -33,17 +35,25 @@ def kernel_source(define: DefineKernel) -> triton_rt.KernelSource:
     return triton_rt.KernelSource(text=define.source, params=params, pdl=define.overlap, **alike)
 
 
+# Of the time that a compilation takes without it, the share that it may wait for candidates.
+_PATIENCE = 0.2
+
+
 @dataclass
 class Kernels:
     """The kernels of one program, loaded once each. defined: those of the user, by what they are
-    but for the name. pool: see `compiling`."""
+    but for the name. pool: see `compiling`. began: when the compilation did, by `perf_counter`.
+    started: kernels that the program is expected to have."""
 
     options: Settings
     loaded: dict[DefineKernel, triton_rt.LazyKernel] = field(default_factory=dict)
     plain: dict[DefineKernel, triton_rt.LazyKernel] = field(default_factory=dict)
     defined: dict[DefineKernel, DefineKernel] = field(default_factory=dict)
     pool: triton_rt.CompilePool | None = None
+    began: float = field(default_factory=perf_counter)
+    started: list[Future[triton_rt.Binary]] = field(default_factory=list)
     _cache: triton_rt.Cache | None = None
+    _end: float | None = None
 
     def __post_init__(self) -> None:
         self.loops = LoopLibraries(lambda: self.folder("cpp"), self.options.workers)
@@ -67,6 +77,28 @@ class Kernels:
         if define not in self.loaded:
             self.loaded[define] = triton_rt.LazyKernel(kernel_source(define), cache=self.cache)
         return self.loaded[define]
+
+    def start(self, define: DefineKernel, alignment: int) -> None:
+        """Begins to compile a variant of a kernel of the program, elsewhere if there is a pool."""
+        kernel = self.load(define)
+        kernel.pool = self.pool
+        self.started.append(kernel.prefetch(alignment=alignment))
+        kernel.pool = None  # variants of later calls are compiled in process
+
+    def in_time(self, futures: Collection[Future[triton_rt.Binary]]) -> bool:
+        """Waits for candidates, of which the program needs none: while its own kernels compile, and
+        then for a share of the time that all took until then. Whether they are compiled."""
+        while missing := {f for f in futures if not f.done()}:
+            if needed := {f for f in self.started if not f.done()}:
+                wait(missing | needed, return_when=FIRST_COMPLETED)
+                continue
+            now = perf_counter()
+            if self._end is None:
+                self._end = now + _PATIENCE * (now - self.began)
+            if now >= self._end:
+                return False
+            wait(missing, self._end - now)
+        return True
 
     def launcher(self, define: DefineKernel) -> Callable[..., None]:
         """`launcher(grid, *args)`. Where a tensor of a descriptor breaks a rule of TMA, the same
@@ -93,16 +125,14 @@ class Kernels:
         wait_for_loops = self.loops.start(d for d in every if d.language == "cpp")
         if not uses_cuda(program) or self.options.emit == "hop":
             return wait_for_loops
-        jobs = [(self.load(define), mask) for define, mask in expected_variants(program)]
-        for kernel, mask in jobs:
-            kernel.pool = self.pool
-            kernel.prefetch(alignment=mask)
-            kernel.pool = None  # variants of later calls are compiled in process
+        jobs = expected_variants(program)
+        for define, mask in jobs:
+            self.start(define, mask)
 
         def finish() -> None:
             wait_for_loops()
-            for kernel, mask in jobs:
-                kernel.binary(alignment=mask)
+            for define, mask in jobs:
+                self.load(define).binary(alignment=mask)
 
         return finish
 
@@ -120,11 +150,11 @@ class Kernels:
 
 def start_workers(options: Settings, tensors: Iterable[Any], kernels: int) -> None:
     """Begins to start compile workers while a model is captured, if a tensor of it is on a GPU:
-    one for each of `kernels`, and no more than half of those that may serve the compilation, so
-    that cores are left for the capture. And to build the launcher, once a machine."""
+    one for each of `kernels`, and two less than may serve the compilation, so that cores are left
+    for the capture. And to build the launcher, once a machine."""
     if any(isinstance(t, Tensor) and t.device.type == "cuda" for t in tensors):
-        half = max(1, options.workers // 2)
-        triton_rt.shared_pool(options.workers).start(min(kernels, half))
+        most = max(1, options.workers - 2)
+        triton_rt.shared_pool(options.workers).start(min(kernels, most))
         triton_rt.build_ahead()
 
 

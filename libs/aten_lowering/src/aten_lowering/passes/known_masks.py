@@ -7,6 +7,8 @@ Models make the masks of batches without padding of counted places alone. Kernel
 the half of the keys that no query sees only where they are told so, and read a mask otherwise."""
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -83,7 +85,7 @@ def _meanings(graph: fx.Graph, masks: set[fx.Node]) -> dict[fx.Node, str | None]
     def given(arg: Any) -> Any:
         return torch.device("cpu") if isinstance(arg, torch.device) else values.get(arg, arg)
 
-    with unset_fake_temporarily(), torch.no_grad():
+    with unset_fake_temporarily(), torch.no_grad(), _one_thread():
         for node in filter(needed.__contains__, graph.nodes):
             target: Any = node.target
             args, kwargs = fx.node.map_aggregate((node.args, node.kwargs), given)
@@ -94,6 +96,17 @@ def _meanings(graph: fx.Graph, masks: set[fx.Node]) -> dict[fx.Node, str | None]
             for spent in [n for n in values if not uses[n]]:
                 del values[spent]
     return found
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Torch's threads take longer to start, and to wait for each other, than a mask takes one."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _meaning(mask: Tensor) -> str | None:

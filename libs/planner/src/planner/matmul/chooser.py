@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import gemm_templates
+import triton_rt
 from gemm_templates import is_legal, offered
 from loop_ir import Kernel
 from planner.kernels import Kernels
@@ -39,11 +40,19 @@ class MatmulChooser:
             return gemm_templates.device_info("cuda")
         return gemm_templates.H200
 
+    @functools.cached_property
+    def pool(self) -> triton_rt.CompilePool | None:
+        """What compiles candidates: workers that leave some to the kernels of the program. Nobody
+        closes it, so that a compilation does not wait for candidates that are late."""
+        if self.kernels.pool is None or self.options.tune != "auto":
+            return self.kernels.pool
+        return triton_rt.shared_pool(max(1, self.options.workers - 2))
+
     def prefetch(self, tasks: Iterable[MatmulTask]) -> bool:
         """Begins to compile, side by side, all candidates that will be measured, in the order of
         the tasks; whether there are any."""
         asked = {task.problem: task for task in tasks}
-        pool, cache = self.kernels.pool, self.kernels.cache
+        pool, cache = self.pool, self.kernels.cache
         if not asked or pool is None:
             return False
         offered = {p: found for p, t in asked.items() if (found := self.candidates(t)) is not None}
@@ -90,8 +99,12 @@ class MatmulChooser:
         """What is the fastest. `extern` makes what a template is held against: by default the
         vendor's call."""
         if task.key not in self._measured:
+            waits = self.options.tune != "auto" or self.pool is None
             build = functools.partial(
-                gemm_templates.bind, pool=self.kernels.pool, cache=self.kernels.cache
+                gemm_templates.bind,
+                pool=self.pool,
+                cache=self.kernels.cache,
+                in_time=None if waits else self.kernels.in_time,
             )
             there = self.options.cuda_graphs or extern is not None
             # Under torch.compile fake tensors are in force; what is measured is real.
@@ -130,9 +143,7 @@ class MatmulChooser:
         """A template, or the vendor's call."""
         if config is None:
             return run_vendor(self.kernels, task, hints)
-        bound = gemm_templates.bind(
-            task.problem, config, pool=self.kernels.pool, cache=self.kernels.cache
-        )
+        bound = gemm_templates.bind(task.problem, config, pool=self.pool, cache=self.kernels.cache)
 
         def run(inputs: gemm_templates.Inputs) -> Tensor:
             bound(inputs)

@@ -29,7 +29,7 @@ from planner.matmul.problem import (
     make_gated_task,
     make_task,
 )
-from planner.matmul.ways import vendor_steps, with_first, with_producers
+from planner.matmul.ways import start_apart, vendor_steps, with_first, with_producers
 from planner.plan import Choice, Condition, Decided, Decision, MatmulPlan, Steps
 from planner.schedules.proposals import default_schedule
 from planner.settings import Settings
@@ -287,6 +287,8 @@ class MatmulPlanner:
             for rung in self._rungs(node, hints)
             if not self._by_model(node, rung)
         ]
+        apart = [(node, rung.hints) for node, rung in rungs if self._task(node, rung) is not None]
+        start_apart(self.kernels, apart)
         tasks = [self._gated(node, rung) for node, rung in rungs]
         tasks += [
             find(node, rung)

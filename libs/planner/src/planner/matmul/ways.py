@@ -5,7 +5,7 @@ matmul y, prologue_b widen: w = bf16(q)*s    ->    w = alloc; launch widen (q, s
 
 Each is steps of a program, and a function that is measured."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from loop_ir import Extern, GraphArg, Kernel, Matmul, TensorRef
 from planner.kernels import Kernels
 from planner.matmul.problem import Hints, MatmulTask, produced
 from planner.plan import Blocks, LaunchArg, LaunchPlan, Steps, define_kernel, plan_launch
+from planner.schedules.candidates import usual_alignment
 from planner.schedules.proposals import default_schedule
 from planner.tensors import layout_at, random_tensor, view_of
 from symexpr import evaluate
@@ -106,6 +107,23 @@ def _separate_epilogue(
         return result
 
     return finish
+
+
+def start_apart(kernels: Kernels, matmuls: Iterable[tuple[Matmul, Hints]]) -> None:
+    """Begins to compile, where there is a GPU, what runs epilogues and prologues as kernels of
+    their own: templates are held against that."""
+    if not torch.cuda.is_available():
+        return
+    both = [
+        (kernel, default_schedule(kernel, hints), hints)
+        for node, hints in matmuls
+        for kernel in (node.epilogue, *(kernel for _, kernel, _ in produced(node)))
+        if kernel is not None
+    ]
+    different = {(kernel.name, schedule): (kernel, hints) for kernel, schedule, hints in both}
+    for (_, schedule), (kernel, hints) in different.items():
+        emitted = emit(kernel, schedule)
+        kernels.start(define_kernel(emitted), usual_alignment(emitted, hints))
 
 
 def _launcher(kernels: Kernels, kernel: Kernel, hints: Hints) -> Callable[[dict[str, Any]], None]:

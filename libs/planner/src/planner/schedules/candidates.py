@@ -33,13 +33,18 @@ def prefetch(
     kernel: triton_rt.LazyKernel, emitted: TritonKernel, hints: Hints
 ) -> Future[triton_rt.Binary]:
     """Of the variant for pointers that allocators align."""
+    return kernel.prefetch(alignment=usual_alignment(emitted, hints))
+
+
+def usual_alignment(emitted: TritonKernel, hints: Hints) -> int:
+    """Which parameters are divisible by 16, as allocators align pointers: a mask."""
     mask = 0
     for i, (arg, (_, kind, _)) in enumerate(zip(emitted.args, emitted.params, strict=True)):
         whole = isinstance(arg, str) or (kind[0] in "iu" and int(evaluate(arg, hints)) % 16 == 0)
         mask |= whole << i
     if emitted.zeroed is not None:
         mask |= 1 << len(emitted.args)
-    return kernel.prefetch(alignment=mask)
+    return mask
 
 
 def anonymous(emitted: TritonKernel) -> tuple[Hashable, ...]:

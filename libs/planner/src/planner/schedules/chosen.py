@@ -8,6 +8,9 @@ from typing import Literal
 from triton_emit import Schedule
 from tuning import MARGINS
 
+#: Why a guess stays one that a later compilation, which finds candidates compiled, may measure.
+NO_TIME = "no time left"
+
 
 @dataclass(frozen=True)
 class Chosen:

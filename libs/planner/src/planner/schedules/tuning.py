@@ -23,8 +23,8 @@ from loop_ir.ir import traffic
 from planner.kernels import Kernels, kernel_source
 from planner.plan import define_kernel
 from planner.schedules.arguments import arguments, layouts, overwritten, why_not
-from planner.schedules.candidates import anonymous, digest, like, prefetch
-from planner.schedules.chosen import Chosen, decide, label
+from planner.schedules.candidates import anonymous, digest, like, prefetch, usual_alignment
+from planner.schedules.chosen import NO_TIME, Chosen, decide, label
 from planner.schedules.proposals import candidate_schedules, default_schedule
 from planner.settings import Settings
 from planner.torch_compat import unset_fake_temporarily
@@ -203,12 +203,13 @@ class ScheduleTuner:
             return
         for job in self._jobs.values():
             job.futures[0] = prefetch(job.kernels[0], job.emitted[0], job.hints)
+            self.kernels.started.append(job.futures[0])
         measured = {job.kernel.name for job in self._jobs.values()}
         for kernel, hints in kernels:
             # of several sizes, which kernels there will be hangs on what is measured
             alone = kernel.name not in measured and not kernel.symbols
             if alone and self.options.emit != "hop":
-                self._compile_ahead(kernel, hints, pool)
+                self._compile_ahead(kernel, hints)
         if self.options.tune == "max":
             self._compile_candidates(self._jobs.values(), math.inf)
 
@@ -222,15 +223,12 @@ class ScheduleTuner:
                     job.futures[i] = prefetch(job.kernels[i], job.emitted[i], job.hints)
                 room -= i in job.futures and not job.futures[i].done()
 
-    def _compile_ahead(self, kernel: Kernel, hints: Hints, pool: triton_rt.CompilePool) -> None:
+    def _compile_ahead(self, kernel: Kernel, hints: Hints) -> None:
         """A kernel that is not measured, as the program will have it compiled."""
         schedule = self(kernel, hints)
         made = self._texts[kernel.name, schedule] = self.emit(kernel, schedule)
         if self._firsts.setdefault(anonymous(made), kernel) is kernel:
-            lazy = self.kernels.load(define_kernel(made))
-            lazy.pool = pool
-            prefetch(lazy, made, hints)
-            lazy.pool = None  # variants of later calls are compiled in process
+            self.kernels.start(define_kernel(made), usual_alignment(made, hints))
 
     def begin_candidates(self) -> None:
         """Begins to compile candidates besides the guesses, for workers that have nothing else to
@@ -252,7 +250,7 @@ class ScheduleTuner:
                 self._later = list(self._jobs.values())
                 self._jobs.clear()
                 for job in self._later:
-                    chosen = Chosen(job.schedules[0], job.schedules[0], why="no time left")
+                    chosen = Chosen(job.schedules[0], job.schedules[0], why=NO_TIME)
                     self.chosen.update(dict.fromkeys(job.keys, chosen))
                 return
             wait(guesses)
@@ -263,7 +261,7 @@ class ScheduleTuner:
         with unset_fake_temporarily(), torch.no_grad():
             for job in self._jobs.values():
                 if perf_counter() + _ONE > end:
-                    chosen = Chosen(job.schedules[0], job.schedules[0], why="no time left")
+                    chosen = Chosen(job.schedules[0], job.schedules[0], why=NO_TIME)
                 else:
                     chosen = self._measure(job, ready)
                 self.chosen.update(dict.fromkeys(job.keys, chosen))
@@ -302,7 +300,7 @@ class ScheduleTuner:
                 failures.append((schedule, _first_line(error)))
         if len(ready) < 2 or ready[0] != 0:
             alone = len(failures) + 1 == len(job.schedules)
-            why = "no other compiles" if alone else "no time left"
+            why = "no other compiles" if alone else NO_TIME
             return Chosen(guess, guess, failures=tuple(failures), why=why)
         if not self._has_room(job):
             return Chosen(guess, guess, why="no memory to measure with")

@@ -2,6 +2,7 @@
 
 import functools
 import importlib.metadata
+import types
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -51,10 +52,7 @@ def submit(
         future: Future[Binary] = Future()
         future.set_result(found)
         return future
-    # Here, so that a process that only loads cached binaries never imports Triton.
-    from triton_rt.compiler import stages
-
-    if pool is None and not stages.in_process():
+    if pool is None and not _stages().in_process():
         pool = shared_pool(1)
     place = None if cache is None else str(cache.path)
     flight = (source, target, mask, keep_ptx, place, id(pool))
@@ -64,7 +62,7 @@ def submit(
     claim = None if cache is None or key is None else Claim(cache, key)
     try:
         if pool is None:
-            make = functools.partial(stages.compile_here, source, target, mask, keep_ptx)
+            make = functools.partial(_stages().compile_here, source, target, mask, keep_ptx)
             _FLIGHTS.land(flight, make() if claim is None else claim.build(make))
             return shared
         inner = pool.submit(
@@ -79,6 +77,13 @@ def submit(
         return shared
     inner.add_done_callback(functools.partial(_land, flight))
     return follow(shared)
+
+
+def _stages() -> types.ModuleType:
+    """What compiles in this process: one that leaves it to workers never imports Triton."""
+    from triton_rt.compiler import stages
+
+    return stages
 
 
 def _fingerprint(source: KernelSource) -> str:

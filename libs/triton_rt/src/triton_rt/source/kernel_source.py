@@ -13,7 +13,7 @@ from triton_rt.element_types import KINDS, SCALARS, parse_descriptor, triton_nam
 from triton_rt.errors import BadSource
 from triton_rt.source.flat_tuples import flatten, nest, path
 from triton_rt.source.modules import load_module
-from triton_rt.source.reached_globals import closed_text, importable, reached_texts
+from triton_rt.source.reached_globals import closed_text, importable, reached_texts, reaches_nothing
 
 Constant = bool | int | float | str | None
 
@@ -281,8 +281,11 @@ class KernelSource:
     @functools.cached_property
     def fingerprint(self) -> str:
         """sha256 of the record, the text, and the text of every jit function and global value that
-        the kernel reaches in other modules; Triton's own are covered by its version."""
+        the kernel reaches in other modules; Triton's own are covered by its version, so that a text
+        which imports nothing else is not executed."""
         digest = hashlib.sha256(repr(self).encode())
+        if reaches_nothing(self.text):
+            return digest.hexdigest()
         values = [self.function, *self.constant_values().values()]
         for part in sorted(set(reached_texts(values))):
             digest.update(part.encode())

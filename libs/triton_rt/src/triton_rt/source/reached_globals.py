@@ -92,6 +92,20 @@ def _names(code: types.CodeType) -> list[str]:
     return out
 
 
+_IMPORT = r"triton(?:\.\w+)*(?: as \w+)?"
+_IMPORTS = re.compile(
+    rf"^[ \t]*(?:import {_IMPORT}(?:, {_IMPORT})*|from triton(?:\.\w+)* import \w+(?: as \w+)?)$",
+    re.MULTILINE,
+)
+_ELSEWHERE = re.compile(r"import|\b(?:open|exec|eval|__\w+__)\b")
+
+
+def reaches_nothing(text: str) -> bool:
+    """Whether the text of a kernel alone decides what it is: all that it imports is Triton's, a
+    statement a line. False where that is not seen at once, as where a comment says "import"."""
+    return _ELSEWHERE.search(_IMPORTS.sub("", text)) is None
+
+
 def reached_texts(values: list[Any]) -> Iterator[str]:
     """Texts of all functions and values that `values` reach, outside of Triton itself."""
     seen: set[tuple[int, int]] = set()
