@@ -1,7 +1,7 @@
 """Training steps through `torch.compile`: eager, Inductor and compile_cli in one run.
 
     python benchmarks/training.py [--only bert resnet50 adamw] [--out training.json]
-                                  [--seconds 240] [--processes 10] [--repeats 9]
+                                  [--seconds 240] [--processes 10] [--repeats 9] [--kernels 15]
     python benchmarks/training.py --tiny --device cpu --only gpt2 adamw   # does it run?
 
 A step is forward, loss and backward, of f32 weights under autocast to bf16 (Llama: bf16 weights),
@@ -10,6 +10,9 @@ own, so that peak memory (of torch's allocator, weights and gradients included) 
 compile side by side, `--processes` at a time, but take turns where a compiler measures kernels; one
 at a time (`--processes 1`) is what first calls are to be compared in. Then each measures alone, the
 backends of a model in turns: medians of the milliseconds of a step, of a few in a row.
+
+`--kernels N` prints what a step launches, by the profiler: how much time is in whose kernels, and
+the N kernels whose times differ most between ours and Inductor.
 
 Losses and norms of gradients are held against eager's, which dropout moves a little. What failed,
 or was not compiled in `--seconds`, is a row that says so, and the exit code is 1.
@@ -40,7 +43,18 @@ CACHES = ("COMPILE_CLI_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
 STEPS = 3  # in a row, between two events
 TURNS = 3  # of each backend of a model
 RESERVE = 4.0  # seconds that the measuring of one row takes
+PROFILE = "profile"  # in place of a number of repeats
 NEAR = 0.15  # by which losses and norms of gradients may differ: dropout is another
+
+
+KINDS = {  # of kernels, by what is in their names
+    "attention": ("flash", "fmha", "mha_", "attention", "sdpa"),
+    "torch": ("at::",),
+    "convolution": ("conv", "cudnn", "dgrad", "wgrad", "fprop"),
+    "vendor matmul": ("gemm", "nvjet", "splitk", "cutlass", "cublas", "xmma"),
+    "copy, fill": ("memcpy", "memset"),
+    "Triton": ("_",),
+}
 
 
 # ---- a process of one model and backend
@@ -145,6 +159,9 @@ def worker(name: str, backend: str, tiny: bool, device: str) -> None:
         torch.cuda.empty_cache()
     print(json.dumps(row), file=answers)
     for line in sys.stdin:
+        if line.strip() == PROFILE:
+            print(json.dumps({"kernels": kernels(step.run)}), file=answers)
+            continue
         if gpu:
             torch.cuda.reset_peak_memory_stats()
         step.run()
@@ -172,6 +189,22 @@ def milliseconds(step: Callable[[], Any], gpu: bool) -> float:
     last.record()
     last.synchronize()
     return float(first.elapsed_time(last)) / STEPS
+
+
+def kernels(step: Callable[[], Any]) -> dict[str, tuple[int, float]]:
+    """How often a step launches each kernel, and the milliseconds of all of its launches."""
+    import torch
+
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
+        step()
+        torch.cuda.synchronize()
+    found: dict[str, tuple[int, float]] = {}
+    for event in profile.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            count, total = found.get(event.name, (0, 0.0))
+            found[event.name] = count + 1, total + event.time_range.elapsed_us() / 1e3
+    return found
 
 
 def copy_rate() -> float:
@@ -204,6 +237,12 @@ class Worker:
             found: dict[str, Any] = json.loads(line)
             return found
         return {"failed": f"the process ended with code {self.process.wait()}"}
+
+    def profile(self) -> None:
+        """The kernels of a step are added to the row."""
+        assert self.process.stdin is not None
+        print(PROFILE, file=self.process.stdin, flush=True)
+        self.row |= self.answer(60)
 
     def measure(self, repeats: int) -> None:
         """A turn, whose times are added to those of the row."""
@@ -257,6 +296,37 @@ def show(name: str, rows: dict[str, dict[str, Any]]) -> None:
               flush=True)  # fmt: skip
 
 
+def kind_of(kernel: str) -> str:
+    """Who wrote a kernel, by its name."""
+    name = kernel.lower()
+    for kind, parts in KINDS.items():
+        if any(part in name for part in parts):
+            return kind
+    return "other"
+
+
+def show_kernels(rows: dict[str, dict[str, Any]], many: int) -> None:
+    """Times of a step's kernels by kind, then the `many` that differ most."""
+    for backend, row in rows.items():
+        kinds: dict[str, tuple[int, float]] = {}
+        for kernel, (count, ms) in row.get("kernels", {}).items():
+            kind = kind_of(kernel)
+            before = kinds.get(kind, (0, 0.0))
+            kinds[kind] = before[0] + count, before[1] + ms
+        parts = [f"{kind} {ms:.3f} ms of {count}" for kind, (count, ms) in kinds.items()]
+        if parts:
+            total = sum(ms for _, ms in kinds.values())
+            print(f"  {backend:>12} {total:.3f} ms: {', '.join(sorted(parts))}", flush=True)
+    ours, theirs = (rows.get(b, {}).get("kernels", {}) for b in ("compile_cli", "inductor"))
+    if ours and theirs:
+        gap = {k: ours.get(k, (0, 0.0))[1] - theirs.get(k, (0, 0.0))[1] for k in ours | theirs}
+        for kernel in sorted(gap, key=lambda k: -abs(gap[k]))[:many]:
+            times = [f"{r[kernel][1]:.3f} of {r[kernel][0]}" if kernel in r else "-"
+                     for r in (ours, theirs)]  # fmt: skip
+            print(f"    {gap[kernel]:+8.3f} ms: ours {times[0]:>15} Inductor's {times[1]:>15}"
+                  f"  {kernel[:150]}", flush=True)  # fmt: skip
+
+
 def summary(rows: dict[str, dict[str, dict[str, Any]]]) -> None:
     """Geometric means of ours beside each peer, of models."""
     for peer in ("inductor", "eager"):
@@ -285,6 +355,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--processes", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--kernels", type=int, default=0, metavar="N")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
@@ -315,15 +386,18 @@ def main() -> int:
             late = {"failed": "no time was left for it"}
             found = {b: dict(late) for b in options.backends}
             for w in mine:
+                if options.kernels and "times" in w.row:
+                    w.profile()
                 w.process.kill()
                 if times := w.row.get("times"):
                     w.row["ms"] = statistics.median(times)
                     if name in OPTIMIZERS:
-                        w.row["of_copy"] = MOVED / rate / w.row["ms"]
+                        w.row["of_copy"] = MOVED[name] / rate / w.row["ms"]
                 found[w.key[1]] = w.row if times or "failed" in w.row else w.row | late
             rows[name] = found
             check(found)
             show(name, found)
+            show_kernels(found, options.kernels)
             if options.out:
                 options.out.write_text(json.dumps(rows, indent=1))
     summary(rows)

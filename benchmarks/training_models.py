@@ -156,8 +156,8 @@ MODELS: dict[str, Model] = {
 }
 
 
-def adamw(tiny: bool, device: str, capturable: bool) -> torch.optim.Optimizer:
-    """AdamW of a GPT-2 whose head is not tied: 163 million parameters in 149 tensors, and their
+def optimizer(kind: Any, tiny: bool, device: str, **options: Any) -> torch.optim.Optimizer:
+    """Of a GPT-2 whose head is not tied: 163 million parameters in 149 tensors, and their
     gradients."""
     width, vocabulary, depth = (16, 50, 2) if tiny else (768, 50257, 12)
     layer = [(width,), (width,), (3 * width, width), (3 * width,), (width, width), (width,)]
@@ -168,11 +168,18 @@ def adamw(tiny: bool, device: str, capturable: bool) -> torch.optim.Optimizer:
     ]
     for parameter in parameters:
         parameter.grad = torch.randn_like(parameter)
-    return torch.optim.AdamW(parameters, lr=1e-3, capturable=capturable)
+    made: torch.optim.Optimizer = kind(parameters, lr=1e-3, **options)
+    return made
 
 
-OPTIMIZERS: dict[str, Callable[[bool, str], torch.optim.Optimizer]] = {
-    "adamw": partial(adamw, capturable=False),
-    "adamw capturable": partial(adamw, capturable=True),
+Optimizer = Callable[[bool, str], torch.optim.Optimizer]
+OPTIMIZERS: dict[str, Optimizer] = {
+    "adamw": partial(optimizer, torch.optim.AdamW),
+    "adamw capturable": partial(optimizer, torch.optim.AdamW, capturable=True),
+    "adamw each": partial(optimizer, torch.optim.AdamW, foreach=False),
+    "adam": partial(optimizer, torch.optim.Adam),
+    "sgd": partial(optimizer, torch.optim.SGD, momentum=0.9),
+    "rmsprop": partial(optimizer, torch.optim.RMSprop),
 }
-MOVED = 163e6 * 4 * (4 + 3)  # bytes that a step reads and writes, at its full size
+_TENSORS = {"sgd": 5, "rmsprop": 5}  # that a step reads and writes; else of two moments
+MOVED = {name: 163e6 * 4 * _TENSORS.get(name, 7) for name in OPTIMIZERS}  # bytes, at full size

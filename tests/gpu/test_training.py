@@ -1,0 +1,256 @@
+"""Training on a GPU: curves of losses, whole steps and steps of optimizers are eager's."""
+
+from __future__ import annotations
+
+import copy
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from compile_cli.result import CompiledGraph
+from wrapper_ir import Launch
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
+]
+GPU = torch.device("cuda")
+
+
+class Transformer(nn.Module):
+    """Two layers that learn to continue sequences which count up."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(50, width), nn.Embedding(32, width)
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(
+                width, 4, 4 * width, 0.0, F.gelu, batch_first=True, norm_first=True
+            )
+            for _ in range(2)
+        )
+        self.last = nn.LayerNorm(width)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.tokens(ids[:, :-1]) + self.places.weight
+        mask = torch.triu(torch.full((32, 32), -torch.inf, device=ids.device), 1)
+        for layer in self.layers:
+            x = layer(x, mask, is_causal=True)
+        logits = self.last(x) @ self.tokens.weight.t()
+        return F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+
+    def batch(self) -> Tensor:
+        return (torch.randint(50, (16, 1)) + torch.arange(33) * torch.randint(1, 4, (16, 1))) % 50
+
+
+class Convnet(nn.Module):
+    """Which learns in which half of an image the mean is larger."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 32, 3, padding=1)
+        self.norm, self.last, self.out = nn.BatchNorm2d(16), nn.BatchNorm2d(32), nn.Linear(128, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.max_pool2d(F.relu(self.norm(self.one(x))), 2)
+        y = F.adaptive_avg_pool2d(F.silu(self.last(self.two(y))), 2)
+        larger = (x[:, 0, :8].mean((1, 2)) > x[:, 0, 8:].mean((1, 2))).long()
+        return F.cross_entropy(self.out(y.flatten(1)), larger)
+
+    def batch(self) -> Tensor:
+        return torch.randn(32, 3, 16, 16)
+
+
+def curve(run: Callable[..., Tensor], net: nn.Module, batches: Tensor, dtype: Any) -> Tensor:
+    """Losses of a step of each batch."""
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+    losses = []
+    for batch in batches:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16, enabled=dtype is torch.bfloat16):
+            loss = run(batch)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach().float())
+    return torch.stack(losses)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", [Transformer, Convnet])
+def test_losses_of_two_hundred_steps(
+    kind: Any, dtype: torch.dtype, fresh_dynamo: None, record_property: Callable[[str, Any], None]
+) -> None:
+    """bf16 is under autocast. Eager's own noise is a curve of weights that are 1e-6 others."""
+    nets = [kind().to(GPU)]
+    nets += [copy.deepcopy(nets[0]) for _ in range(2)]
+    batches = torch.stack([nets[0].batch() for _ in range(200)]).to(GPU)
+    with torch.no_grad():
+        for p in nets[2].parameters():
+            p.mul_(1 + 1e-6)
+    compiled = torch.compile(nets[0], backend="compile_cli", fullgraph=True)
+    runs: tuple[Callable[..., Tensor], ...] = (compiled, nets[1], nets[2])
+    got, want, noisy = (curve(r, n, batches, dtype) for r, n in zip(runs, nets, strict=True))
+    means = [c.view(-1, 20).mean(1) for c in (got, want, noisy)]
+    off, noise = (((m - means[1]) / means[1]).abs().max().item() for m in (means[0], means[2]))
+    first = ((got - want) / want)[:20].abs().max().item()
+    record_property(
+        "curve",
+        f"loss {want[:20].mean():.4f} to {want[-20:].mean():.4f}, ours {got[-20:].mean():.4f};"
+        f" means of 20 steps {off:.1e} apart, eager's noise {noise:.1e}; first steps {first:.1e}",
+    )
+    assert want[-20:].mean() < 0.8 * want[:20].mean()  # it learns
+    assert first < (2e-2 if dtype is torch.bfloat16 else 1e-3)
+    assert off < 0.02 + 3 * noise
+
+
+SIZES = [(64, 32), (64,), (5,), (1,), (2, 2, 8), (3, 1, 7)]
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=1e-2),
+    "nesterov": lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9, nesterov=True),
+    "adam": lambda p: torch.optim.Adam(p, lr=1e-2),
+    "amsgrad": lambda p: torch.optim.Adam(p, lr=1e-2, amsgrad=True),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=1e-2),
+    "adamw capturable": lambda p: torch.optim.AdamW(p, lr=1e-2, capturable=True),
+    "adamw each": lambda p: torch.optim.AdamW(p, lr=1e-2, foreach=False),
+    "adamw fused": lambda p: torch.optim.AdamW(p, lr=1e-2, fused=True),
+    "adamw tensor rate": lambda p: torch.optim.AdamW(
+        p, lr=torch.tensor(1e-2, device=GPU), capturable=True
+    ),
+    "adagrad": lambda p: torch.optim.Adagrad(p, lr=1e-2),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=1e-2, momentum=0.5),
+    "nadam": lambda p: torch.optim.NAdam(p, lr=1e-2),
+    "radam": lambda p: torch.optim.RAdam(p, lr=1e-2),
+    "adafactor": lambda p: torch.optim.Adafactor(p, lr=1e-2),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_steps_of_optimizers(
+    name: str, found: list[CompiledGraph], record_property: Callable[[str, Any], None]
+) -> None:
+    """Five, of twelve parameters; counts of steps lie on the CPU but for capturable ones. All but
+    Adafactor's step are at most six launches on the GPU."""
+    results = []
+    for compiled in (True, False):
+        torch.manual_seed(0)
+        params = [nn.Parameter(torch.randn(s, device=GPU)) for s in SIZES * 2]
+        optimizer = OPTIMIZERS[name](params)
+        step: Any = optimizer.step
+        if compiled:
+            step = torch.compile(step, backend="compile_cli")
+        for _ in range(5):
+            for p in params:
+                p.grad = torch.randn_like(p)
+            with torch._dynamo.config.patch(capture_scalar_outputs=name == "adafactor"):
+                step()
+        results.append(params)
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
+    assert found or name == "adamw fused"
+    counts = [sum(isinstance(o, Launch) for o in g.program.ops) for g in found]
+    record_property("launches", counts)
+    if name != "adafactor":
+        assert all(count <= 6 for count in counts)
+
+
+def test_a_whole_step(found: list[CompiledGraph]) -> None:
+    """Forward, loss, backward, clipping and optimizer in one function, with compiled autograd."""
+    nets = [Transformer().to(GPU)]
+    nets.append(copy.deepcopy(nets[0]))
+    batches = [nets[0].batch().to(GPU) for _ in range(4)]
+
+    def training(net: nn.Module) -> Callable[[Tensor], None]:
+        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, capturable=True)
+
+        def step(batch: Tensor) -> None:
+            net(batch).backward()
+            nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    with torch._dynamo.config.patch(compiled_autograd=True):
+        step = torch.compile(training(nets[0]), backend="compile_cli")
+        for batch in batches:
+            step(batch)
+    plain = training(nets[1])
+    for batch in batches:
+        plain(batch)
+    assert found
+    for got, want in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-2, atol=2e-3)
+
+
+def test_scaled_losses_of_half_precision(fresh_dynamo: None) -> None:
+    nets = [Convnet().to(GPU)]
+    nets.append(copy.deepcopy(nets[0]))
+    batches = [nets[0].batch().to(GPU) for _ in range(6)]
+    compiled = torch.compile(nets[0], backend="compile_cli", fullgraph=True)
+    for net, run in zip(nets, (compiled, nets[1]), strict=True):
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+        scaler = torch.amp.GradScaler("cuda", init_scale=2.0**30, growth_interval=2)  # type: ignore[attr-defined]  # not in stubs
+        for batch in batches * 3:
+            with torch.autocast("cuda", torch.float16):
+                loss = run(batch)
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+        assert scaler.get_scale() < 2.0**30  # steps whose gradients were infinite were left out
+    for got, want in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
+        torch.testing.assert_close(got, want, rtol=5e-2, atol=5e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_checkpoint_drops_the_same_again(dtype: torch.dtype, fresh_dynamo: None) -> None:
+    """The gradient of x is 0 where the forward pass dropped it, and nowhere else."""
+    x = (torch.rand(4096, device=GPU, dtype=dtype) + 0.5).requires_grad_()
+
+    def f(x: Tensor) -> Any:
+        return checkpoint(lambda x: F.dropout(x.exp(), 0.25).square(), x, use_reentrant=False)
+
+    run = torch.compile(f, backend="compile_cli", fullgraph=True)
+    for _ in range(3):
+        out = run(x)
+        (got,) = torch.autograd.grad(out.sum(), [x])
+        assert torch.equal(out != 0, got != 0)
+        assert 0.7 < (out != 0).float().mean().item() < 0.8
+
+
+def test_parameters_that_processes_share(found: list[CompiledGraph]) -> None:
+    """FSDP2 of one process, whose collectives are NCCL's."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    dist.init_process_group("nccl", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=1)
+    try:
+        nets = [Transformer().to(GPU)]
+        nets.append(copy.deepcopy(nets[0]))
+        batches = [nets[0].batch().to(GPU) for _ in range(3)]
+        mesh = init_device_mesh("cuda", (1,))
+        for layer in nets[0].layers:
+            fully_shard(layer, mesh=mesh)
+        compiled = torch.compile(fully_shard(nets[0], mesh=mesh), backend="compile_cli")
+        for net, run in zip(nets, (compiled, nets[1]), strict=True):
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for batch in batches:
+                optimizer.zero_grad()
+                run(batch).backward()
+                optimizer.step()
+        full = [p.full_tensor() for p in nets[0].parameters()]
+        torch.testing.assert_close(full, list(nets[1].parameters()), rtol=1e-3, atol=1e-4)
+        assert found
+    finally:
+        dist.destroy_process_group()
