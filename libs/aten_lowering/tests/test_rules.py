@@ -155,7 +155,7 @@ def test_gradients_of_replicated_edges(oracle: Any, padding: Any, dtype: torch.d
 @pytest.mark.parametrize("order", ["rows", "channels", "columns"])
 @pytest.mark.parametrize("bias", [True, False])
 def test_convolutions_of_points_are_matmuls(dtype: torch.dtype, order: str, bias: bool) -> None:
-    """With eager's strides; the gradient is a convolution's."""
+    """With eager's strides, and so are their gradients."""
     torch.manual_seed(0)
     x, w, b = torch.randn(3, 8, 1, 1), torch.randn(4, 8, 1, 1), torch.randn(4)
     if order == "channels":
@@ -176,6 +176,9 @@ def test_convolutions_of_points_are_matmuls(dtype: torch.dtype, order: str, bias
     torch.testing.assert_close(got, want)
     assert got.stride() == want.stride()
     grads = [torch.autograd.grad(out.square().sum(), args) for out in (got, want)]
-    torch.testing.assert_close(*grads)
-    assert "aten.convolution.default" not in seen and "aten.convolution_backward.default" in seen
-    assert any(t in seen for t in ("aten.mm.default", "aten.addmm.default"))
+    near = {"rtol": 2e-2, "atol": 2e-2} if dtype is torch.bfloat16 else {}
+    torch.testing.assert_close(*grads, **near)
+    if dtype is torch.float32:  # eager's gradients of 16-bit weights lie otherwise than torch says
+        assert [g.stride() for g in grads[0]] == [g.stride() for g in grads[1]]
+    assert not any("convolution" in t for t in seen)
+    assert sum(t in ("aten.mm.default", "aten.addmm.default") for t in seen) == 3

@@ -101,24 +101,74 @@ def convolution(
     takes epilogues, and less time (4.8 us, 7.4 by the vendor's convolution on an H200):
 
     convolution(x, w, b, ...)   ->   addmm(b, x[:, :, 0, 0], w[:, :, 0, 0].t())[:, :, None, None]
+    """
+    how = stride, padding, dilation, transposed, output_padding, groups
+    if not _is_of_one_place(x, weight, *how):
+        return NotImplemented
+    with disable_proxy_modes_tracing():
+        made = aten.convolution.default(x, weight, bias, *how)
+    rows, columns = _row(x), _row(weight).t()
+    result = torch.mm(rows, columns) if bias is None else torch.addmm(bias, rows, columns)
+    return _maps(result, made)
 
-    Its gradient stays that of a convolution."""
+
+@_rule(aten.convolution_backward.default)
+def convolution_backward(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias_sizes: Sequence[int] | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    output_mask: Sequence[bool],
+) -> Any:
+    """Of a window of one place over maps of one place, two matmuls and a sum of rows."""
+    how = stride, padding, dilation, transposed, output_padding, groups
+    if not _is_of_one_place(x, weight, *how):
+        return NotImplemented
+    with disable_proxy_modes_tracing():
+        made = aten.convolution_backward.default(
+            grad, x, weight, bias_sizes, *how, list(output_mask)
+        )
+    rows = _row(grad)
+    of_x = _maps(torch.mm(rows, _row(weight)), made[0]) if output_mask[0] else None
+    of_weight = _maps(torch.mm(rows.t(), _row(x)), made[1]) if output_mask[1] else None
+    return of_x, of_weight, rows.sum(0) if output_mask[2] else None
+
+
+def _is_of_one_place(
+    x: Tensor,
+    weight: Tensor,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> bool:
+    """Whether maps and windows have one place each, which the sizes that are known say."""
     places = (*x.shape[2:], *weight.shape[2:])
     plain = x.dim() == weight.dim() > 2 and x.dtype.is_floating_point and x.dtype == weight.dtype
     if not plain or transposed or groups != 1 or any(padding):
-        return NotImplemented
-    if not all(isinstance(n, int) and n == 1 for n in places):
-        return NotImplemented
-    how = stride, padding, dilation, transposed, output_padding, groups
-    with disable_proxy_modes_tracing():
-        strides = aten.convolution.default(x, weight, bias, *how).stride()
-    last = strides[2] != 1
-    dims = tuple(range(2, x.dim()))
-    rows, columns = x.squeeze(dims), weight.squeeze(dims).t()
-    result = torch.mm(rows, columns) if bias is None else torch.addmm(bias, rows, columns)
-    for d in dims:
-        result = result.unsqueeze(1 if last else d)
-    return result.movedim(-1, 1) if last else result
+        return False
+    return all(isinstance(n, int) and n == 1 for n in places)
+
+
+def _row(maps: Tensor) -> Tensor:
+    """`[n, c, 1, 1] -> [n, c]`."""
+    return maps.squeeze(tuple(range(2, maps.dim())))
+
+
+def _maps(rows: Tensor, like: Tensor) -> Tensor:
+    """`[n, c] -> [n, c, 1, 1]`, with the strides of `like`."""
+    last = like.stride(2) != 1
+    for d in range(2, like.dim()):
+        rows = rows.unsqueeze(1 if last else d)
+    return rows.movedim(-1, 1) if last else rows
 
 
 @_rule(aten._weight_int8pack_mm.default)
