@@ -79,7 +79,7 @@ def in_turns(owner: Any, name: str) -> None:
 
 class Step:
     """A training step of a model or an optimizer under a backend. After a call, `found` is called
-    for what came of it."""
+    for what came of it, and `rest` gives its memory to others."""
 
     def __init__(self, name: str, backend: str, tiny: bool, device: str) -> None:
         import torch
@@ -94,6 +94,7 @@ class Step:
             parameters = optimizer.param_groups[0]["params"]
             self.run: Callable[[], Any] = compiled(optimizer.step)
             self.found: Callable[[], dict[str, float]] = lambda: {"norm": norm(parameters)}
+            self.rest: Callable[[], None] = lambda: None
             return
         model, given = MODELS[name].make(tiny)
         model.to(device).train()
@@ -114,7 +115,12 @@ class Step:
         def found() -> dict[str, float]:
             return {"loss": loss.item(), "norm": norm([p.grad for p in model.parameters()])}
 
-        self.run, self.found = run, found
+        def rest() -> None:
+            nonlocal loss
+            model.zero_grad(set_to_none=True)
+            loss = loss.detach()
+
+        self.run, self.found, self.rest = run, found, rest
 
 
 def norm(tensors: list[Any]) -> float:
@@ -155,6 +161,7 @@ def worker(name: str, backend: str, tiny: bool, device: str) -> None:
         lines = str(error).strip().splitlines() or [""]
         print(json.dumps({"failed": f"{type(error).__name__}: {lines[0]}"[:300]}), file=answers)
         os._exit(1)
+    step.rest()
     if gpu:
         torch.cuda.empty_cache()
     print(json.dumps(row), file=answers)
@@ -167,6 +174,7 @@ def worker(name: str, backend: str, tiny: bool, device: str) -> None:
         step.run()
         times = [milliseconds(step.run, gpu) for _ in range(int(line))]
         peak = torch.cuda.max_memory_allocated() / 2**20 if gpu else math.nan
+        step.rest()
         if gpu:
             torch.cuda.empty_cache()
         print(json.dumps({"times": times, "peak": peak}), file=answers)
