@@ -158,6 +158,7 @@ def test_sums_of_few_that_are_compared(factor: float, saved: list[Tensor]) -> No
 NORMS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "batch norm": lambda x, w, b: F.silu(F.batch_norm(x, None, None, w, b, True)),
     "group norm": lambda x, w, b: F.silu(F.group_norm(x, 2, w, b)),
+    "instance norm": lambda x, w, b: F.silu(F.instance_norm(x, None, None, w, b)),
     "batch norm whose result is cast": lambda x, w, b: F.silu(
         F.batch_norm(x, None, None, w, b, True).double()
     ),
@@ -281,6 +282,42 @@ def test_a_budget_of_memory_is_honoured(budget: float, large: bool, saved: list[
     with config.patch(activation_memory_budget=budget) if budget < 1 else nullcontext():
         check(f, rows(), weight)
     assert (len(kept(saved)) > 4) == large
+
+
+DRAWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "dropout": lambda x: F.dropout(x, 0.25),
+    "bernoulli": lambda x: x * torch.empty_like(x).bernoulli_(0.5),
+    "noise": lambda x: x * torch.rand_like(x),
+    "slopes": lambda x: F.rrelu(x, 0.1, 0.9, training=True),
+}
+
+
+@pytest.mark.parametrize("how", ["checkpoint", 0.0, 0.3])
+@pytest.mark.parametrize(
+    "name", [n if n == "bernoulli" else pytest.param(n, marks=pytest.mark.slow) for n in DRAWS]
+)
+def test_what_was_drawn_is_not_drawn_anew(name: str, how: str | float, saved: list[Tensor]) -> None:
+    """The function is linear in x but for where it is positive, so it is the sum of x times its
+    gradient: in a checkpoint, and with a budget of memory."""
+    torch.manual_seed(0)
+    weight = (torch.randn(N, N) / 8).requires_grad_()
+
+    def inside(x: Tensor, w: Tensor) -> Tensor:
+        for _ in range(2):
+            x = DRAWS[name](x @ w)
+        return x
+
+    def f(x: Tensor, w: Tensor) -> Any:
+        again = how == "checkpoint"
+        return checkpoint(inside, x, w, use_reentrant=False) if again else inside(x, w)
+
+    x = rows()
+    config = torch._functorch.config  # type: ignore[attr-defined]  # torch does not name it
+    budget = 1.0 if isinstance(how, str) else how
+    with config.patch(activation_memory_budget=budget):
+        out = torch.compile(f, backend="compile_cli")(x, weight).sum()
+        (got,) = torch.autograd.grad(out, [x])
+    torch.testing.assert_close((got * x).sum(), out)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from aten_lowering.passes.regular_bags import regular_bags
 from aten_lowering.passes.results_again import results_again
 from aten_lowering.passes.window_offsets import window_offsets
 from compile_cli.narrow_saved import narrow_saved
-from compile_cli.torch_compat import partitioners
+from compile_cli.torch_compat import detect_fake_mode, partitioners, rng_prims
 from planner import ChannelsLast
 
 aten = torch.ops.aten
@@ -59,7 +59,13 @@ _ADDS = (
     *(aten.addcmul.default, aten.addcdiv.default, aten.lerp.Tensor, aten.lerp.Scalar),
 )
 
+# Operators that draw from a state that is given, and where the operator is that draws.
+_REPEATS = {rng_prims.run_with_rng_state: 1, rng_prims.graphsafe_run_with_rng_state: 0}
+_SEEDED = torch.Tag.nondeterministic_seeded
+_LEAST = 1e-6  # of a budget, of which 0 is another thing to torch
+
 _torchs_operators = partitioners.get_default_op_list
+_torchs_choice = partitioners.choose_saved_values_set
 
 
 def partition(
@@ -79,10 +85,15 @@ def partition(
     compared_sums(joint.graph)
     _save_compared(joint.graph)
     _save_before_writes(joint.graph)
+    _save_draws(joint.graph)
     joint.recompile()
     # torch's partition takes no list of operators, but asks a function of its module for it.
-    with _LOCK, mock.patch.object(partitioners, "get_default_op_list", _operators):
+    operators = mock.patch.object(partitioners, "get_default_op_list", _operators)
+    chosen = mock.patch.object(partitioners, "choose_saved_values_set", _chosen)
+    with _LOCK, operators, chosen:
         graphs = partitioners.min_cut_rematerialization_partition(joint, inputs, **more)
+    for graph in graphs:
+        _tell_draws(graph.graph)
     if saved != "exact":
         narrow_saved(*graphs, more["num_fwd_outputs"], getattr(torch, saved))
     for graph, first in zip(graphs, (more["num_fwd_outputs"], 0), strict=True):
@@ -112,6 +123,39 @@ def _save_before_writes(graph: torch.fx.Graph) -> None:
                     left.append(user)
                 elif user.op == "call_function" and user is not write:
                     user.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+
+
+def _save_draws(graph: torch.fx.Graph) -> None:
+    """What is drawn outside of checkpoints is kept: a budget of memory would draw it anew, not from
+    the state that it was drawn from."""
+    for node in graph.nodes:
+        if isinstance(node.target, OpOverload) and _SEEDED in node.target.tags:
+            node.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
+
+
+def _chosen(graph: torch.fx.Graph, info: Any, memory_budget: float = 1) -> list[torch.fx.Node]:
+    """What torch chooses to keep. Without any budget it would keep nothing, not even what must be,
+    and of an operator of several results it would keep all as one."""
+    must = any(n.meta.get("recompute") is CheckpointPolicy.MUST_SAVE for n in graph.nodes)
+    budget = _LEAST if must and memory_budget == 0 else memory_budget
+    found: list[torch.fx.Node] = []
+    for node in _torchs_choice(graph, info, budget):
+        found += node.users if isinstance(node.meta.get("val"), tuple | list) else [node]
+    return found
+
+
+def _tell_draws(graph: torch.fx.Graph) -> None:
+    """Draws that a checkpoint repeats get the fake tensors that torch leaves out."""
+    for node in graph.nodes:
+        if node.target not in _REPEATS or "val" in node.meta:
+            continue
+        operator, *args = node.args[_REPEATS[node.target] :]
+        more = {name: value for name, value in node.kwargs.items() if name != "rng_state"}
+        args, more = torch.fx.map_arg((args, more), lambda n: n.meta["val"])
+        mode = detect_fake_mode()
+        assert mode is not None
+        with mode:
+            node.meta["val"] = operator(*args, **more)
 
 
 def _alike(node: torch.fx.Node) -> bool:

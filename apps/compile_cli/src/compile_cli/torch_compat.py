@@ -25,6 +25,7 @@ from torch._functorch._aot_autograd.schemas import (
 )
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._guards import TracingContext, detect_fake_mode, tracing
+from torch._prims import rng_prims
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export._trace import _export as export_at_level
 from torch.fx.experimental.symbolic_shapes import ShapeEnv

@@ -113,49 +113,26 @@ def convolution(
 
 
 @_rule(aten.convolution_backward.default)
-def convolution_backward(
-    grad: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    bias_sizes: Sequence[int] | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-    output_mask: Sequence[bool],
-) -> Any:
+def convolution_backward(grad: Tensor, x: Tensor, weight: Tensor, *more: Any) -> Any:
     """Of a window of one place over maps of one place, two matmuls and a sum of rows."""
-    how = stride, padding, dilation, transposed, output_padding, groups
-    if not _is_of_one_place(x, weight, *how):
+    if not _is_of_one_place(x, weight, *more[1:-1]):
         return NotImplemented
     with disable_proxy_modes_tracing():
-        made = aten.convolution_backward.default(
-            grad, x, weight, bias_sizes, *how, list(output_mask)
-        )
-    rows = _row(grad)
-    of_x = _maps(torch.mm(rows, _row(weight)), made[0]) if output_mask[0] else None
-    of_weight = _maps(torch.mm(rows.t(), _row(x)), made[1]) if output_mask[1] else None
-    return of_x, of_weight, rows.sum(0) if output_mask[2] else None
+        made = aten.convolution_backward.default(grad, x, weight, *more)
+    rows, wanted = _row(grad), more[-1]
+    of_x = _maps(torch.mm(rows, _row(weight)), made[0]) if wanted[0] else None
+    of_weight = _maps(torch.mm(rows.t(), _row(x)), made[1]) if wanted[1] else None
+    return of_x, of_weight, rows.sum(0) if wanted[2] else None
 
 
-def _is_of_one_place(
-    x: Tensor,
-    weight: Tensor,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-) -> bool:
-    """Whether maps and windows have one place each, which the sizes that are known say."""
+def _is_of_one_place(x: Tensor, weight: Tensor, *how: Any) -> bool:
+    """Whether maps and windows have one place each, as far as sizes are known. how: stride,
+    padding, dilation, transposed, output_padding, groups."""
+    _, padding, _, transposed, _, groups = how
     places = (*x.shape[2:], *weight.shape[2:])
     plain = x.dim() == weight.dim() > 2 and x.dtype.is_floating_point and x.dtype == weight.dtype
-    if not plain or transposed or groups != 1 or any(padding):
-        return False
-    return all(isinstance(n, int) and n == 1 for n in places)
+    known = all(isinstance(n, int) and n == 1 for n in places)
+    return plain and known and not transposed and groups == 1 and not any(padding)
 
 
 def _row(maps: Tensor) -> Tensor:

@@ -18,6 +18,8 @@ _WHOLE = (
     aten.native_group_norm.default,
 )
 
+_SAME = (aten._to_copy.default, aten.view.default, aten.permute.default)  # values
+
 
 def results_again(graph: fx.Graph, outputs: int) -> None:
     """`y, mask = native_dropout(x, p)`, `y` read by a gradient -> `y = x * mask / (1 - p)`;
@@ -62,10 +64,9 @@ def _needed(results: Any) -> set[fx.Node]:
 
 
 def _read(y: fx.Node, forward: set[fx.Node]) -> bool:
-    """Whether a gradient reads it, or its values in another type."""
+    """Whether a gradient reads it, or its values in another type or shape."""
     return any(
-        user not in forward or (user.target is aten._to_copy.default and _read(user, forward))
-        for user in y.users
+        user not in forward or (user.target in _SAME and _read(user, forward)) for user in y.users
     )
 
 
