@@ -72,13 +72,14 @@ def bert(tiny: bool) -> Made:
 def gpt2(tiny: bool) -> Made:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    # Without the name of its loss, transformers logs, and Dynamo parts the graph there.
-    plain: dict[str, Any] = {"use_cache": False, "loss_type": "ForCausalLM"}
-    config = GPT2Config(**plain)
+    config = GPT2Config(use_cache=False)
     if tiny:
-        config = GPT2Config(**plain, n_embd=64, n_layer=1, n_head=2, vocab_size=500)
+        config = GPT2Config(use_cache=False, n_embd=64, n_layer=1, n_head=2, vocab_size=500)
     given = tokens(config.vocab_size, *((2, 16) if tiny else (8, 1024)))
-    return OfTokens(GPT2LMHeadModel(config)), given
+    model = GPT2LMHeadModel(config)
+    # Its class has no name of a loss: transformers logs that, and Dynamo parts the graph there.
+    model.loss_type = "ForCausalLM"
+    return OfTokens(model), given
 
 
 def llama(tiny: bool) -> Made:
