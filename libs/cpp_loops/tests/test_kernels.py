@@ -111,10 +111,10 @@ def test_conversions(sources: list[DType], case: Any, check: Callable[..., None]
     check([case(k) for k in conversions(sources)])
 
 
-# Rows lie along r0, along i0, and their length is not known.
+# Rows lie along r0, along i0, and their length is not known. Threads share the first two.
 LAYOUTS = {
-    "rows": ("i0*5000 + r0", "5000", "[3, 5000]", "i0 < 3", ""),
-    "columns": ("r0*70 + i0", "37", "[37, 70]", "i0 < 70", ""),
+    "rows": ("i0*5000 + r0", "5000", "[45, 5000]", "i0 < 45", ""),
+    "columns": ("r0*700 + i0", "370", "[370, 700]", "i0 < 700", ""),
     "dynamic": ("i0*s0 + r0", "s0", "[3, s0]", "i0 < 3", "  where s0 in [1, 4096] hint 64\n"),
 }
 
@@ -176,14 +176,14 @@ def test_extremes_of_rows_with_nan(case: Any, check: Callable[..., None]) -> Non
 
 WAYS = """
 (
-    x: f32[70, 90] cpu,
-    out y: f32[90, 70] cpu,
+    x: f32[270, 190] cpu,
+    out y: f32[190, 270] cpu,
 ):
-  parallel i0 < 90, i1 < 70:
+  parallel i0 < 190, i1 < 270:
     once:
-      v0 = load x[i1*90 + i0] : f32
+      v0 = load x[i1*190 + i0] : f32
       v1 = tanh(v0) : f32
-      store y[i0*70 + i1] = v1
+      store y[i0*270 + i1] = v1
 
 (
     x: f32[5, 9] cpu,

@@ -37,7 +37,7 @@ from loop_ir.ir import defined_values, expression, product, ranges_of, results, 
 from symexpr import SymexprError, bounds, one_line, to_cpp
 
 # Elements of a row that f32 sums before that is added to the f64 of the whole row.
-_PART = 1024
+_PART = 256
 # The operations of stores that combine.
 _COMBINES = {"add": "add", "mul": "mul", "max": "maximum", "min": "minimum"}
 

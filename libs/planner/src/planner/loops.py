@@ -17,7 +17,7 @@ from planner.errors import NotOnCPU
 from planner.settings import Settings
 from wrapper_ir import DefineKernel, KernelParam
 
-# Kernels of one translation unit at most: each takes a compiler about 50 ms.
+# Kernels of one translation unit at most: each takes a compiler about 40 ms.
 _UNIT = 8
 
 
