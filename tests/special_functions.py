@@ -107,3 +107,97 @@ FUNCTIONS = {
     **{f"polygamma {n}": Function(_of_order(n), 0.05, 80, 16) for n in (2, 3, 6)},
     "polygamma 4 below 0": Function(_of_order(4), -5.9, -0.1, 160),
 }
+
+
+@dataclass(frozen=True)
+class Iterated:
+    """A function of two arguments that takes as many steps as they say, on all pairs of `first` and
+    `second`. steps: how far it may be off, in units of the last place of its value, or (a
+    `polynomial`, which goes through zero) of the largest one of this order. exact: of numbers;
+    where it is None eager's f64 is."""
+
+    fn: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    first: tuple[float, ...]
+    second: tuple[float, ...]
+    steps: float
+    polynomial: bool = True
+    exact: Callable[[Any, Any], Any] | None = None
+
+    def grid(self, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+        """All pairs."""
+        pairs = itertools.product(self.second, self.first)
+        x, y = torch.tensor([(a, b) for b, a in pairs], dtype=torch.float64).T.to(dtype)
+        return x.contiguous(), y.contiguous()
+
+    def faults(self, x: torch.Tensor, y: torch.Tensor, got: torch.Tensor) -> str:
+        """What is off, if anything; infinities and NaN are where eager has them in f64."""
+        wide = x.double().cpu(), y.double().cpu()
+        want = self.fn(*wide)
+        if self.exact is not None:
+            known = zip(want.tolist(), *(v.tolist() for v in wide), strict=True)
+            with mpmath.workdps(40):
+                values = [
+                    float(self.exact(a, b)) if min(a, b) > 0 and max(a, b) < math.inf else v
+                    for v, a, b in known
+                ]
+            want = torch.tensor(values, dtype=torch.float64)
+        size = want.abs()
+        if self.polynomial:
+            rows = want.nan_to_num(0, 0, 0).abs().view(len(self.second), -1)
+            size = rows.amax(1, True).expand_as(rows).flatten()
+        number = got.double().cpu()
+        off = (number - want).abs() / size / _EPS[x.dtype]
+        fine = torch.finfo(x.dtype)
+        held = (want.abs() < fine.max) & (want.abs() > max(fine.tiny, 1e-100))
+        odd = ~want.isfinite() & (number.isnan() != want.isnan())
+        bad = torch.where(held, ~(off <= self.steps), odd)
+        i = int(bad.long().argmax())
+        return f"{got[i]}, not {want[i]}, at {x[i]}, {y[i]}: {off[i]:.1f}" if bad.any() else ""
+
+
+_INSIDE = (-1.0, -0.999, -0.7, -0.31, -0.0, 0.1, 0.5, 0.93, 1.0)
+_OUTSIDE = (-1.5, -1.001, 1.1, 2.0, 3.0, math.inf)
+_ORDERS = (0.0, 1.0, 2.0, 3.0, 5.0, 6.0, 7.0, 8.0, 9.0, 12.0, 33.0, -1.0, 2.7, -0.5)
+_SHAPES = (0.02, 0.3, 0.9, 1.0, 1.3, 3.7, 12.0, 49.0, 60.0, 150.0, 201.0, 260.0, 1e3, 1.05e3, 1e6,
+           0.0, math.inf, math.nan, -1.0)  # fmt: skip
+ITERATED = {
+    f"{prefix}chebyshev_polynomial_{kind} {where}": Iterated(
+        getattr(S, f"{prefix}chebyshev_polynomial_{kind}"),
+        tuple((x + 1) / 2 for x in given) if prefix else given, _ORDERS, 200,
+    )
+    for prefix, kinds in (("", "tuvw"), ("shifted_", "w")) for kind in kinds
+    for where, given in (("inside", _INSIDE), ("outside", _OUTSIDE))
+}  # fmt: skip
+ITERATED |= {
+    name: Iterated(getattr(S, name), given, orders, 64)
+    for name, given, orders in (
+        ("hermite_polynomial_h", (-2.0, -1.1, -0.3, 0.0, 0.7, 1.9), (*_ORDERS, 600.0)),
+        ("hermite_polynomial_he", (-2.0, -1.1, -0.3, 0.0, 0.7, 1.9), (*_ORDERS, 600.0)),
+        ("laguerre_polynomial_l", (-1.0, -0.2, 0.0, 0.4, 2.3, 9.0), _ORDERS),
+        ("legendre_polynomial_p", _INSIDE, _ORDERS),
+    )
+}
+ITERATED |= {
+    "zeta": Iterated(
+        S.zeta, (1.0, 0.9, 1.01, 1.5, 2.0, 3.0, 7.3, 40.0, 1e3, math.inf, math.nan),
+        (1e-3, 0.4, 1.0, 2.5, 8.9, 30.0, 1e5, 0.0, -0.5, -2.0, -12.3, math.nan), 64, False,
+    ),
+    "igamma": Iterated(
+        torch.igamma, _SHAPES, _SHAPES, 800, False,
+        lambda a, x: mpmath.re(mpmath.gammainc(a, 0, x, regularized=True)),
+    ),
+    "igammac": Iterated(
+        torch.igammac, _SHAPES, _SHAPES, 800, False,
+        lambda a, x: mpmath.re(mpmath.gammainc(a, x, mpmath.inf, regularized=True)),
+    ),
+}  # fmt: skip
+INTEGERS = (0, 1, 2, 3, 4, 6, 12, 36, 60, 97, 100, 127)
+
+
+def whole(dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    """All pairs of integers of both signs and of the ends of a type but for the least, of whose
+    quotient eager dies."""
+    ends = torch.iinfo(dtype)
+    numbers = {*INTEGERS, *(-v for v in INTEGERS if ends.min), ends.max, ends.max - 1}
+    x, y = torch.tensor(list(itertools.product(sorted(numbers), repeat=2))).T.to(dtype)
+    return x.contiguous(), y.contiguous()

@@ -77,3 +77,27 @@ def test_functions_of_bits(
     assert not compiled.graph.fallbacks
     results = [t.cpu() for t in compiled(*pairs.cuda())]
     assert all(map(special_functions.same, results, of_bits(*pairs)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_functions_of_as_many_steps_as_data_says(
+    special_functions: Any, dtype: torch.dtype, options: dict[str, Any]
+) -> None:
+    found = {}
+    for name, f in special_functions.ITERATED.items():
+        pair = tuple(t.cuda() for t in f.grid(dtype))
+        compiled = compile_cli.compile(f.fn, pair, options=options)
+        assert not compiled.graph.fallbacks
+        found[name] = f.faults(*pair, compiled(*pair))
+    assert not any(found.values()), {name: fault for name, fault in found.items() if fault}
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int8, torch.uint8], ids=str)
+def test_divisors_and_multiples(
+    special_functions: Any, dtype: torch.dtype, options: dict[str, Any]
+) -> None:
+    pair = tuple(t.cuda() for t in special_functions.whole(dtype))
+    for fn in (torch.gcd, torch.lcm):
+        compiled = compile_cli.compile(fn, pair, options=options)
+        assert not compiled.graph.fallbacks
+        assert torch.equal(compiled(*pair), fn(*pair))

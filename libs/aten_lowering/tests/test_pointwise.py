@@ -123,6 +123,12 @@ def test_integer_division(oracle: Any) -> None:
            fallbacks=["aten.div.Tensor_mode"])  # fmt: skip
 
 
+def test_bits_of_a_number_and_a_tensor(oracle: Any) -> None:
+    x = torch.tensor([0, 1, 5, 31, 62, 63])
+    native(oracle(lambda x: [1 << x, -9 >> x, 6 & x, 6 | x, 6 ^ x], x))
+    native(oracle(lambda x: [1 << x, 200 >> x, 6 & x, 6 | x, 6 ^ x], x[:3].to(torch.int8)))
+
+
 def test_float_floor_division_is_c10s(oracle: Any) -> None:
     x = torch.tensor([1.0, -1.0, 0.3, 1e30, 5.0, -5.0, 0.0, float("inf")], dtype=torch.float64)
     y = torch.tensor([0.1, 0.1, -0.1, 3.0, 0.0, 0.0, -2.0, 2.0], dtype=torch.float64)

@@ -10,6 +10,7 @@ import pytest
 
 import cpp_loops
 from loop_ir import OPS, REDUCTIONS, SCANS, DType, Kernel, parse_kernel
+from loop_ir.ir import ITERATED
 from loop_ir.ir.scalars import to_dtype
 
 FLOATS = ("f32", "bf16", "f16", "f64")
@@ -20,7 +21,7 @@ div near_div exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin aco
 cosh tanh erf erfc erfinv lgamma sigmoid floor ceil trunc round pow fma acosh asinh atanh hypot
 """
 _PREDICATES = "eq ne lt le gt ge isnan isinf signbit"
-_BITS = "and or xor not shl shr pow fma"
+_BITS = "and or xor not shl shr pow fma gcd"
 BOTH, FLOAT_OPS = _BOTH.split(), _FLOAT_OPS.split()
 PREDICATES, BITS = _PREDICATES.split(), _BITS.split()
 OTHERS = ("cast", "narrow", "bitcast", "where", "rarely", "philox")
@@ -77,8 +78,27 @@ def test_operations(dtypes: tuple[str, ...], case: Any, check: Callable[..., Non
     check(cases, ulp=4)
 
 
+def test_functions_of_as_many_steps_as_data_says(case: Any, check: Callable[..., None]) -> None:
+    rng = np.random.default_rng(0)
+    s, q = rng.uniform(1.2, 6, COUNT), rng.uniform(0.5, 9, COUNT)
+    n, least = rng.integers(0, 14, COUNT) * 1.0, np.full(COUNT, 1e-16)
+    given = {
+        "zeta": (s, q), "gamma_series": (s, q), "gamma_fraction": (s, 8 + q, least),
+        "chebyshev": (s, q, n), "hermite": (s + 6, 0 * s + 2, n), "laguerre": (-q, n),
+        "legendre": (s, n),
+    }  # fmt: skip
+    cases = [
+        case(
+            operations(dtype.value, [op]), {},
+            {f"x{k}": to_dtype(v, dtype) for k, v in enumerate((*values, s, s)[:3])},
+        )
+        for dtype in (DType.f32, DType.f64) for op, values in given.items()
+    ]  # fmt: skip
+    check(cases, ulp=64)
+
+
 def test_every_operation_is_tested() -> None:
-    assert {*BOTH, *FLOAT_OPS, *PREDICATES, *BITS, *OTHERS} == set(OPS)
+    assert {*BOTH, *FLOAT_OPS, *PREDICATES, *BITS, *OTHERS, *ITERATED} == set(OPS)
 
 
 def conversions(sources: list[DType]) -> Iterator[Kernel]:

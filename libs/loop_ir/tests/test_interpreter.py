@@ -30,6 +30,7 @@ from loop_ir import (
     verify,
 )
 from loop_ir.errors import ExternNeeded, IndexOutOfRange, InputMismatch
+from loop_ir.ir import ITERATED
 from loop_ir.ir.scalars import from_bits, philox, round_bf16, to_bits, to_dtype
 from symexpr import symbol
 
@@ -92,7 +93,7 @@ def run(op, arrays, kinds, dtype):
 
 FLOAT_OPS = [op for op in OPS if op not in ("and", "or", "xor", "not", "shl", "shr", "cast",
                                             "narrow", "bitcast", "where", "rarely",
-                                            "philox")]  # fmt: skip
+                                            "philox", *ITERATED)]  # fmt: skip
 
 
 @pytest.mark.parametrize("op", FLOAT_OPS)
@@ -112,7 +113,7 @@ def test_float_operations_match_torch(op):
 
 @pytest.mark.parametrize("op", ["add", "sub", "mul", "neg", "abs", "maximum", "minimum",
                                 "floordiv", "truncdiv", "mod", "fmod", "and", "or", "xor", "not",
-                                "eq", "ne", "lt", "le", "gt", "ge", "fma"])  # fmt: skip
+                                "eq", "ne", "lt", "le", "gt", "ge", "fma", "gcd"])  # fmt: skip
 @pytest.mark.parametrize("dtype", [DType.i32, DType.i64])
 def test_integer_operations_match_torch(op, dtype):
     values = np.array([-7, -3, -1, 1, 2, 5, 2**31 - 1], f"i{dtype.itemsize}")

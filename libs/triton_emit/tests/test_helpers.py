@@ -332,13 +332,32 @@ FLOAT_OPS = [
     "atan", "atan2", "sinh", "cosh", "tanh", "erf", "sigmoid", "floor", "ceil", "trunc", "round",
     "acosh", "asinh", "atanh", "erfc", "erfinv", "lgamma", "hypot",
 ]  # fmt: skip
-INT_OPS = ["floordiv", "truncdiv", "mod", "fmod", "pow", "maximum", "shl", "shr", "abs", "not"]
+ITERATED = [
+    "zeta", "gamma_series", "gamma_fraction", "chebyshev", "hermite", "laguerre", "legendre",
+]  # fmt: skip
+INT_OPS = [
+    "gcd",
+    "floordiv",
+    "truncdiv",
+    "mod",
+    "fmod",
+    "pow",
+    "maximum",
+    "shl",
+    "shr",
+    "abs",
+    "not",
+]
 
 
 @pytest.mark.parametrize(
     ("dtype", "ops"),
-    [(DType.f32, FLOAT_OPS), (DType.bf16, ["add", "tanh", "div"]), (DType.i64, INT_OPS)],
-    ids=["f32", "bf16", "i64"],
+    [
+        (DType.f32, FLOAT_OPS),
+        (DType.bf16, ["add", "tanh", "div"]),
+        (DType.i64, INT_OPS),
+        *((d, [op]) for op in ITERATED for d in (DType.f32, DType.f64)),
+    ],
 )
 def test_every_device_function_compiles(
     dtype: DType, ops: list[str], tools: SimpleNamespace

@@ -29,6 +29,7 @@ from loop_ir import (
     interpret_kernel,
     parse_kernel,
 )
+from loop_ir.ir import ITERATED
 from symexpr import symbol
 from triton_emit import Schedule, UnsupportedDType, default_schedule, emit
 
@@ -124,7 +125,23 @@ def test_floats(dtype: DType, tools: SimpleNamespace) -> None:
 
 @pytest.mark.parametrize("dtype", INTS, ids=lambda d: d.value)
 def test_ints(dtype: DType, tools: SimpleNamespace) -> None:
-    run([*ARITHMETIC, *BITS, "pow"], dtype, dtype, tools, 0.0)
+    run([*ARITHMETIC, *BITS, "pow", "gcd"], dtype, dtype, tools, 0.0)
+
+
+@pytest.mark.parametrize("dtype", [DType.f32, DType.f64], ids=lambda d: d.value)
+def test_functions_of_as_many_steps_as_data_says(dtype: DType, tools: SimpleNamespace) -> None:
+    rng = np.random.default_rng(0)
+    s, q = rng.uniform(1.2, 6, COUNT), rng.uniform(0.5, 9, COUNT)
+    n, least = rng.integers(0, 14, COUNT) * 1.0, np.full(COUNT, 1e-16)
+    given = {
+        "zeta": (s, q), "gamma_series": (s, q), "gamma_fraction": (s, 8 + q, least),
+        "chebyshev": (s, q, n), "hermite": (s + 6, 0 * s + 2, n), "laguerre": (-q, n),
+        "legendre": (s, n),
+    }  # fmt: skip
+    for op, values in given.items():
+        kernel = pointwise([(op, dtype)], [dtype] * len(values))
+        arguments = {f"x{k}": v.astype(dtype.numpy_name) for k, v in enumerate(values)}
+        tools.check(kernel, Schedule("flat", 64), arguments, ulp=64.0)
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTS, DType.bool_], ids=lambda d: d.value)
@@ -253,7 +270,7 @@ def test_reductions(op: str, schedule: Schedule, tools: SimpleNamespace) -> None
 
 def test_every_entry_of_the_grammar_is_tested() -> None:
     named = {*ARITHMETIC, *FLOAT_ONLY, *PREDICATES, *BITS, "isnan", "isinf", "signbit", "where",
-             "rarely", "cast", "narrow", "bitcast", "philox"}  # fmt: skip
+             "rarely", "cast", "narrow", "bitcast", "philox", *ITERATED}  # fmt: skip
     assert named == set(OPS)
 
 

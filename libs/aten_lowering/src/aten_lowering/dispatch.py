@@ -16,17 +16,10 @@ aten = torch.ops.aten
 # What has no lowering because none would be as fast as torch's kernel: loop IR knows the extents of
 # its loops, and a sum in memory moves more.
 _RAGGED = "sums of as many rows as data says"
-_STEPS = "as many steps as data says"
 # (H200: 2**24 places of 2**14 runs, each searched for by a kernel 218 us, 43 by torch's; 2**24
 # numbers in 64 bins 253 us, 101 by torch's.)
 _RUNS = "runs as long as data says"
 _SHARED = "counts in shared memory"
-_POLYNOMIALS = """
-chebyshev_polynomial_t chebyshev_polynomial_u chebyshev_polynomial_v chebyshev_polynomial_w
-hermite_polynomial_h hermite_polynomial_he laguerre_polynomial_l legendre_polynomial_p
-shifted_chebyshev_polynomial_t shifted_chebyshev_polynomial_u shifted_chebyshev_polynomial_v
-shifted_chebyshev_polynomial_w
-"""
 _REASONS = {
     aten._embedding_bag.default: _RAGGED,
     aten._embedding_bag_forward_only.default: _RAGGED,
@@ -34,17 +27,6 @@ _REASONS = {
     aten.repeat_interleave.Tensor: _RUNS,
     aten.segment_reduce.default: _RAGGED,
     aten._segment_reduce_backward.default: _RAGGED,
-    **dict.fromkeys(
-        (
-            aten.gcd.default,
-            aten.lcm.default,
-            aten.igamma.default,
-            aten.igammac.default,
-            aten.special_zeta.default,
-            *(getattr(aten, f"special_{name}").default for name in _POLYNOMIALS.split()),
-        ),
-        _STEPS,
-    ),
 }
 
 

@@ -12,10 +12,12 @@ from triton_emit.atomics import ATOMICS
 from triton_emit.elementary import ELEMENTARY
 from triton_emit.folds import FOLDS
 from triton_emit.integers import INTEGERS
+from triton_emit.iterations import ITERATIONS
 from triton_emit.powers import POWERS
 
 # The last ones are integer division as symexpr's printed indices call it.
-_TEXTS = (ELEMENTARY, ATOMICS, POWERS, INTEGERS, FOLDS, TRITON_PRELUDE.replace("@triton.jit\n", ""))
+_PRELUDE = TRITON_PRELUDE.replace("@triton.jit\n", "")
+_TEXTS = (ELEMENTARY, ATOMICS, POWERS, INTEGERS, ITERATIONS, FOLDS, _PRELUDE)
 # Functions, with the comments before them, by name: a blank line ends each.
 _SOURCES = {
     found[1]: block.strip("\n")

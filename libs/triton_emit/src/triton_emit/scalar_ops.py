@@ -86,6 +86,13 @@ acosh libdevice libdevice
 erfc libdevice libdevice
 erfinv libdevice libdevice
 hypot libdevice libdevice
+zeta zeta zeta
+gamma_series gamma_series gamma_series
+gamma_fraction gamma_fraction gamma_fraction
+laguerre laguerre laguerre
+legendre legendre legendre
+chebyshev chebyshev chebyshev
+hermite hermite hermite
 """
 _FUNCTIONS = {op: (f32, f64) for op, f32, f64 in map(str.split, _TABLE.strip().splitlines())}
 
@@ -279,6 +286,8 @@ class ScalarOps:
             return self._infix("%", MUL, args, dtype)
         if op in ("shl", "shr"):
             return self._shift(op, args, dtype)
+        if op == "gcd":
+            return self.call("gcd_int", [typed(a).text for a in args], dtype, axes)
         if op == "pow":
             return self._int_pow(args, dtype)
         if op == "fma":

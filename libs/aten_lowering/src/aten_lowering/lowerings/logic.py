@@ -81,7 +81,7 @@ def _bits(x: Value) -> Value:
 
 for _op in ("and", "or", "xor"):
     table.add(getattr(aten, f"logical_{_op}").default, _logical(_op))
-    for _overload in ("Tensor", "Scalar"):
+    for _overload in ("Tensor", "Scalar", "Scalar_Tensor"):
         elementwise(table, getattr(getattr(aten, f"bitwise_{_op}"), _overload))(_bitwise(_op))
 
 
@@ -118,5 +118,6 @@ for _op, _packets in (
     ("shl", (aten.bitwise_left_shift, aten.__lshift__)),
     ("shr", (aten.bitwise_right_shift, aten.__rshift__)),
 ):
-    elementwise(table, _packets[0].Tensor, _packets[1].Tensor)(_shift_by(_op))
+    _by_tensors = (_packets[0].Tensor, _packets[0].Scalar_Tensor, _packets[1].Tensor)
+    elementwise(table, *_by_tensors)(_shift_by(_op))
     elementwise(table, _packets[0].Tensor_Scalar, _packets[1].Scalar)(_shift(_op))

@@ -5,7 +5,14 @@ from dataclasses import replace
 
 import sympy
 
-from loop_ir.fusion.common_domain import Alignment, Mismatch, align, align_by_strides, shape_of
+from loop_ir.fusion.common_domain import (
+    Alignment,
+    Mismatch,
+    align,
+    align_by_strides,
+    shape_of,
+    stays_apart,
+)
 from loop_ir.ir.affine import linear, same
 from loop_ir.ir.analysis import (
     inner_axes,
@@ -48,6 +55,8 @@ def combine(
     what it alone writes, first (`hazard`). Tries the row-major match of axes, then the match by the
     strides of each buffer that both use. Where `first` hands nothing over, both must read something
     at the same point. Where none fits, gives the reason of the last attempt."""
+    if apart := stays_apart(first, second):
+        return apart
     both = set(writes(first)) & set(writes(second))
     if both:
         return Mismatch(f"both write {', '.join(sorted(both))}")

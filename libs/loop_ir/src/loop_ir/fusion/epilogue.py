@@ -7,7 +7,7 @@ import sympy
 
 from loop_ir.fusion.common_domain import Mismatch, refine
 from loop_ir.ir.affine import same, substitute
-from loop_ir.ir.analysis import is_pointwise
+from loop_ir.ir.analysis import is_pointwise, iterates
 from loop_ir.ir.in_place import is_in_place
 from loop_ir.ir.names import expression, free_names, map_expressions, statements
 from loop_ir.ir.nodes import Axis, Compute, Kernel, Load, Matmul, Phase, Store
@@ -23,6 +23,8 @@ def attach(matmul: Matmul, kernel: Kernel) -> Matmul | Mismatch:
     tensor, and its axes must be a split or a merge of the rows and columns that every index walks
     as one. The batch may be split where other tensors are read: its parts become `batch // n` and
     `batch % n`."""
+    if iterates(kernel):
+        return Mismatch(f"{kernel.name} takes as many steps as its elements ask for")
     if not is_pointwise(kernel):
         return Mismatch(f"{kernel.name} reduces")
     choices = {s.op for s in statements(kernel) if isinstance(s, Compute)} & {"where", "rarely"}

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import sympy
 
-from loop_ir.fusion.common_domain import Mismatch
+from loop_ir.fusion.common_domain import Mismatch, stays_apart
 from loop_ir.fusion.split_axes import split_axes
 from loop_ir.ir.affine import linear, nonnegative_over, quotient, substitute
 from loop_ir.ir.analysis import inner_axes, is_pointwise, lows_of
@@ -42,6 +42,8 @@ def inline(producer: Kernel, consumer: Kernel, buffer: str, cut: bool = True) ->
     """`consumer` with its loads of `buffer` replaced by what `producer` stores there: with its axes
     cut, where only these tell the points of the producer (and they may be: `cut`), or with points
     that are found by division."""
+    if apart := stays_apart(producer, consumer):
+        return apart
     if not is_pointwise(producer):
         return Mismatch(f"{producer.name} reduces, so it is not computed again")
     if is_in_place(producer):

@@ -14,7 +14,7 @@ import sympy
 from loop_ir.fusion.common_domain import Mismatch
 from loop_ir.fusion.inline import inline
 from loop_ir.ir.affine import linear, span
-from loop_ir.ir.analysis import is_pointwise, reads, writes
+from loop_ir.ir.analysis import is_pointwise, iterates, reads, writes
 from loop_ir.ir.names import defined_values, statements
 from loop_ir.ir.nodes import (
     Axis,
@@ -78,6 +78,8 @@ def over_operand(kernel: Kernel, ref: TensorRef) -> Prologue | Mismatch:
     """What `kernel` makes, element by element of the matrix `ref` or a batch of them: pointwise,
     without gathers, and of at least one tensor that it reads at a place of its own for each element
     of a matrix, or for a few that are packed there."""
+    if iterates(kernel):
+        return Mismatch(f"{kernel.name} takes as many steps as its elements ask for")
     if not is_pointwise(kernel):
         return Mismatch(f"{kernel.name} reduces")
     if writes(kernel) != (ref.buffer,):

@@ -55,6 +55,7 @@ _FUNCTION_BYTES = 5
 _FUNCTION_NAMES = """
 exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh erf sigmoid
 pow philox acosh asinh atanh erfc erfinv lgamma hypot
+gcd zeta laguerre legendre chebyshev hermite gamma_series gamma_fraction
 """
 _FUNCTIONS = frozenset(_FUNCTION_NAMES.split())
 _COSTLY = _FUNCTIONS | {"div", "near_div", "floordiv", "truncdiv", "mod", "fmod"}

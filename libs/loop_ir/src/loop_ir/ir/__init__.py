@@ -8,6 +8,7 @@ from loop_ir.ir.analysis import (
     at_hints,
     bound_by_data,
     hints_of,
+    iterates,
     mentioned,
     reads,
     scans,
@@ -17,6 +18,7 @@ from loop_ir.ir.analysis import (
 )
 from loop_ir.ir.body import Body, fresh_values
 from loop_ir.ir.in_place import hazard
+from loop_ir.ir.iterated import ITERATED
 from loop_ir.ir.masks import definitions, mask_tests
 from loop_ir.ir.names import (
     Name,

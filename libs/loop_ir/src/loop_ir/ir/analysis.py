@@ -9,6 +9,7 @@ import sympy
 
 from loop_ir.ir import nodes as ir
 from loop_ir.ir.affine import product, span
+from loop_ir.ir.iterated import ITERATED
 from loop_ir.ir.names import Name, defined_values, once, operands, results, statements
 from symexpr import free_symbols
 from tensor_ir import TYPICAL_SIZE, DType, Ref, Symbol
@@ -61,6 +62,11 @@ def reaching_steps(kernel: ir.Kernel) -> frozenset[str]:
 def is_pointwise(kernel: ir.Kernel) -> bool:
     """No reductions and no inner axes: it may run its points in any order."""
     return all(not p.axes for p in kernel.phases)
+
+
+def iterates(kernel: ir.Kernel) -> bool:
+    """Whether it has a function of as many steps as an element asks for."""
+    return any(isinstance(s, ir.Compute) and s.op in ITERATED for s in statements(kernel))
 
 
 def scans(kernel: ir.Kernel) -> bool:

@@ -58,6 +58,12 @@ from tensor_ir import Arg, DType, Symbol, TensorType
 # - where(condition: bool, a, b); cast(a) to the statement's dtype (float -> int truncates);
 #   narrow(a) is a cast of f32 to bf16 or f16 whose rounding the program asks for by itself, which
 #   no pass drops; bitcast(a) keeps the bits
+# - functions of as many steps as an element asks for: gcd of ints; zeta(x, q); of the incomplete
+#   gamma function gamma_series(a, x), the sum of x^k / ((a + 1) ... (a + k)), and, of x above a and
+#   1, gamma_fraction(a, x, least), 1 / (x + 1 - a - (1 - a) / (x + 3 - a - ...)), until steps are a
+#   part `least` of it; orthogonal polynomials of a whole order n >= 0, as a float, by recurrence
+#   from 1 and the first: chebyshev(x, first, n), laguerre(x, n), legendre(x, n), and hermite(x, c,
+#   n), whose last term is c times the order
 # - rarely(condition, a, b) is a where of floats whose condition few meet, and whose a takes long: a
 #   kernel may leave that out where no element of a program wants it
 _OPS = {
@@ -69,8 +75,9 @@ _OPS = {
     2: """
         add sub mul maximum minimum div near_div floordiv truncdiv mod fmod pow atan2 hypot eq ne lt
         le gt ge and or xor shl shr philox
+        gcd zeta laguerre legendre gamma_series
     """,
-    3: "fma where rarely",
+    3: "fma where rarely gamma_fraction chebyshev hermite",
 }
 OPS: dict[str, int] = {name: count for count, names in _OPS.items() for name in names.split()}
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from loop_ir.ir.iterated import ITERATED
 from tensor_ir import DType
 
 Array = Any  # an ndarray or numpy scalar of any element type
@@ -227,6 +228,8 @@ def compute(op: str, args: list[Array], kinds: list[DType], dtype: DType) -> Arr
         if op in _DIVISIONS and not dtype.is_float and dtype is not DType.bool_:
             quotient = to_dtype(_PLAIN[op](*args), dtype)
             return np.where(np.asarray(args[1]) == 0, _by_zero(op, args[0], dtype), quotient)
+        if op in ITERATED:
+            return to_dtype(ITERATED[op](*np.broadcast_arrays(*args)), dtype)
         if op in _WIDE:
             return _round(_WIDE[op](*(np.asarray(a, np.float64) for a in args)), dtype)
         return _round(_PLAIN[op](*args), dtype)

@@ -25,7 +25,7 @@ _INT_OR_FLOAT = frozenset(_ARITHMETIC.split())
 _PREDICATES = frozenset(("isnan", "isinf", "signbit"))
 _COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 _LOGIC = frozenset(("and", "or", "xor", "not"))
-_SHIFTS = frozenset(("shl", "shr"))
+_OF_INTS = frozenset(("shl", "shr", "gcd"))
 
 
 @dataclass
@@ -256,7 +256,7 @@ class KernelVerifier:
             fits = first.is_int or first.is_float
         elif op in _LOGIC:
             fits = first.is_int or first == DType.bool_
-        elif op in _SHIFTS:
+        elif op in _OF_INTS:
             fits = first.is_int
         elif op in _COMPARISONS or op == "where":
             fits = True

@@ -8,7 +8,7 @@ from typing import Literal
 import sympy
 
 from loop_ir import Compute, Const, DType, Kernel, Store, across, beside, divides_rows, picks_rows
-from loop_ir.ir import at_hints, statements
+from loop_ir.ir import ITERATED, at_hints, statements
 from triton_emit.idioms import cheaper
 from triton_emit.pairs import paired
 from triton_emit.schedule.h200 import LONG, MULTIPROCESSORS, NARROW, ROW
@@ -27,6 +27,9 @@ from triton_emit.vectors import (
 
 # Statements for each of two neighbours: more of them leave no registers. Rows of pairs share most.
 _MOST_PAIRED = 48
+
+# Functions of many steps, of which a thread has one.
+_LONG_STEPS = frozenset(("gcd", "zeta", "gamma_series", "gamma_fraction"))
 
 
 def of_points(
@@ -53,6 +56,9 @@ def of_points(
         # A program tries again until all of its products are done: few wait for the slowest.
         return Schedule("flat", 128, num_warps=4, index_bits=bits)
     flat = replace(_flat(rows, bits), vector=vector(kernel))
+    if steps := {s.op for s in statements(kernel) if isinstance(s, Compute)} & ITERATED.keys():
+        # Few wait for the one of most steps; each element has a function of its own in the text.
+        return replace(flat, xblock=512 if steps.isdisjoint(_LONG_STEPS) else 128, num_warps=4)
     if any(isinstance(s, Compute) and s.op == "rarely" for s in statements(kernel)):
         # Its warps wait for each other before they branch (bessel_j0 of 2**25 f32 on an H200:
         # 79 us in blocks of four warps, 75 of two, 83 in blocks of 256 of one).

@@ -296,6 +296,121 @@ inline T shl(T a, T n) { return n < 0 || n >= T(8 * sizeof(T)) ? T(0) : T(a << n
 template <typename T>
 inline T shr(T a, T n) { return n < 0 || n >= T(8 * sizeof(T)) ? T(a < 0 ? -1 : 0) : T(a >> n); }
 
+// ---- functions of as many steps as their arguments ask for
+
+// Euclid's, with C's remainders: of the least integer, whose magnitude is itself, maybe negative.
+template <typename T>
+inline T gcd(T x, T y) {
+  T a = abs(x), b = abs(y);
+  while (a != 0) {
+    const T rest = fmod(b, a);
+    b = a;
+    a = rest;
+  }
+  return b;
+}
+
+// Hurwitz's zeta: q + k up to 9 one by one, the rest by Euler and Maclaurin (cephes); NaN where it
+// has no value.
+inline double zeta(double x, double q) {
+  const double least = 1.11022302462515654042e-16;
+  if (!(x > 1) || (q <= 0 && (q == floor(q) || x != floor(x))) || q != q) return __builtin_nan("");
+  double s = pow(q, -x), a = q, b = 0;
+  for (int i = 0; i < 9 || a <= 9; ++i) {
+    a += 1;
+    b = pow(a, -x);
+    s += b;
+    if (abs(b) < least * abs(s) || (b == 0 && !isinf(x))) return s;
+  }
+  s += b * a / (x - 1) - 0.5 * b;
+  const double scales[] = {12, -720, 30240, -1209600, 47900160, -1.8924375803183791606e9,
+                           7.47242496e10, -2.950130727918164224e12, 1.1646782814350067249e14,
+                           -4.5979787224074726105e15, 1.8152105401943546773e17,
+                           -7.1661652561756670113e18};
+  double f = 1, k = 0;
+  for (const double scale : scales) {
+    f *= x + k;
+    b /= a;
+    const double t = f * b / scale;
+    s += t;
+    if (abs(t / s) < least) return s;
+    f *= x + (k + 1);
+    b /= a;
+    k += 2;
+  }
+  return s;
+}
+inline float zeta(float x, float q) { return float(zeta(double(x), double(q))); }
+
+// The sum of x**k / ((a + 1) ... (a + k)), of x no larger than a or a little more than 1.
+inline double gamma_series(double a, double x) {
+  double term = 1, total = 1;
+  while (term > 5.5e-17 * total) {
+    a += 1;
+    term *= x / a;
+    total += term;
+  }
+  return total;
+}
+inline float gamma_series(float a, float x) { return float(gamma_series(double(a), double(x))); }
+
+// 1 / (x + 1 - a - (1 - a) / (x + 3 - a - ...)), of x above a and 1, until a few steps change no
+// more than this part of it: quotients p / q of what grows, and is made smaller meanwhile (cephes).
+inline double gamma_fraction(double a, double x, double part) {
+  const double first = x + (1 - a) + 1;
+  double p1 = 1, q1 = x, p = x + 1, q = first * x, value = p / q;
+  for (double c = 1; c < 2000; ++c) {
+    const double z = first + 2 * c, n = (1 - a + c) * c, p2 = p * z - p1 * n, q2 = q * z - q1 * n;
+    const double small = abs(q2) > 1e6 ? 1 / q2 : 1;
+    p1 = p * small;
+    q1 = q * small;
+    p = p2 * small;
+    q = q2 * small;
+    const double now = p / q;
+    if (!(abs(now - value) > part * now)) return now;
+    value = now;
+  }
+  return value;
+}
+inline float gamma_fraction(float a, float x, float part) {
+  return float(gamma_fraction(double(a), double(x), double(part)));
+}
+
+// p[n] of p[0] = 1, p[1] = q and a recurrence, n a whole number. What has come to NaN stays there.
+template <typename T, typename Step>
+inline T polynomial(T q, T n, Step step) {
+  T p = 1;
+  if (n <= 0) return p;
+  for (T k = 1; k < n && q == q; ++k) {
+    const T r = step(k, q, p);
+    p = q;
+    q = r;
+  }
+  return q;
+}
+template <typename T>
+inline T chebyshev(T x, T first, T n) {
+  return polynomial(first, n, [x](T, T q, T p) { return (x + x) * q - p; });
+}
+template <typename T>
+inline T hermite(T x, T scale, T n) {
+  return polynomial(x, n, [x, scale](T k, T q, T p) { return x * q - k * scale * p; });
+}
+template <typename T>
+inline T laguerre(T x, T n) {
+  return polynomial(T(1 - x), n, [x](T k, T q, T p) {
+    return ((k + k + (1 - x)) * q - k * p) / (k + 1);
+  });
+}
+template <typename T>
+inline T legendre(T x, T n) {
+  return polynomial(x, n, [x](T k, T q, T p) {
+    return ((k + k + 1) * x * q - k * p) / (k + 1);
+  });
+}
+
+// ---- random numbers and folds
+
 // Philox-2x32-10 (Salmon et al., SC11), two words of each block.
 inline uint32_t philox(int64_t seed, int64_t counter) {
   uint32_t key = uint32_t(seed);
