@@ -99,12 +99,13 @@ class MatmulPlan:
     """What runs a matmul. choices: each with its condition; empty where the vendor's call runs it
     everywhere. decision: how that came about; None where templates were not asked. aligned: inputs
     of the graph that a template reads through a tensor map, which must start at a multiple of 16
-    bytes. absorbed: the matmul that alone reads the result computes it by itself."""
+    bytes. absorbed: another matmul computes the result by itself. more: such results of others."""
 
     choices: Choices = ()
     decision: Decision | None = None
     aligned: frozenset[str] = frozenset()
     absorbed: bool = False
+    more: tuple[tuple[str, TensorType], ...] = ()
 
 
 @dataclass(frozen=True)

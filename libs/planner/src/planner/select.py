@@ -100,7 +100,8 @@ def _matmul(
     if plan.choices:
         if node.epilogue is None:
             made.add(node.out)
-            allocate: tuple[tuple[str, TensorType], ...] = ((node.out, node.type),)
+            made.update(name for name, _ in plan.more)
+            allocate: tuple[tuple[str, TensorType], ...] = ((node.out, node.type), *plan.more)
         else:
             allocate = _new_buffers(node.epilogue, made)
         origins = node.origins + (node.epilogue.origins if node.epilogue is not None else ())

@@ -1,8 +1,8 @@
 """Which templates a matmul may run as, and what is measured of them."""
 
 import functools
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from gemm_templates import is_legal, offered
 from loop_ir import Kernel
 from planner.kernels import Kernels
 from planner.matmul.counters import as_called
+from planner.matmul.joined import JoinedTask
 from planner.matmul.problem import Hints, MatmulTask, is_launchable
 from planner.matmul.ways import Run, run_apart, run_halves, run_pair, run_vendor
 from planner.settings import Settings
@@ -48,7 +49,7 @@ class MatmulChooser:
             return self.kernels.pool
         return triton_rt.shared_pool(max(1, self.options.workers - 2))
 
-    def prefetch(self, tasks: Iterable[MatmulTask]) -> bool:
+    def prefetch(self, tasks: Iterable[MatmulTask | JoinedTask]) -> bool:
         """Begins to compile, side by side, all candidates that will be measured, in the order of
         the tasks; whether there are any."""
         asked = {task.problem: task for task in tasks}
@@ -60,7 +61,7 @@ class MatmulChooser:
             gemm_templates.prefetch(asked, pool=pool, cache=cache, store=self.store, found=offered)
         )
 
-    def candidates(self, task: MatmulTask) -> list[gemm_templates.Candidate] | None:
+    def candidates(self, task: MatmulTask | JoinedTask) -> list[gemm_templates.Candidate] | None:
         """What may be measured, where that is not what the library proposes by itself."""
         if task.key not in self._offered:
             problem = task.problem
@@ -77,7 +78,7 @@ class MatmulChooser:
             self._offered[task.key] = found
         return self._offered[task.key]
 
-    def sayable(self, task: MatmulTask, config: gemm_templates.Config) -> bool:
+    def sayable(self, task: MatmulTask | JoinedTask, config: gemm_templates.Config) -> bool:
         """Whether the program can run a config for all sizes that it may meet."""
         if config.split_k > 1 and self.options.num_splits not in (0, config.split_k):
             return False
@@ -94,7 +95,10 @@ class MatmulChooser:
         return next((c.config for c in found if c.config is not None), None)
 
     def choose(
-        self, task: MatmulTask, hints: Hints, extern: Callable[[], Run] | None = None
+        self,
+        task: MatmulTask | JoinedTask,
+        hints: Hints,
+        extern: Callable[[], Callable[[gemm_templates.Inputs], object]] | None = None,
     ) -> gemm_templates.Choice:
         """What is the fastest. `extern` makes what a template is held against: by default the
         vendor's call."""
@@ -112,13 +116,17 @@ class MatmulChooser:
                 choice = gemm_templates.choose(
                     task.problem,
                     lambda: task.inputs(hints),
-                    extern() if extern else run_vendor(self.kernels, task, hints),
+                    extern() if extern else self._vendor(task, hints),
                     self.candidates(task),
                     build=build,
                     store=self.store,
                 )
             self._measured[task.key] = choice if there else as_called(choice)
         return self._measured[task.key]
+
+    def _vendor(self, task: MatmulTask | JoinedTask, hints: Hints) -> Run:
+        assert isinstance(task, MatmulTask)
+        return run_vendor(self.kernels, task, hints)
 
     def apart(
         self, fused: MatmulTask, plain: MatmulTask, best: gemm_templates.Config | None, hints: Hints
@@ -133,6 +141,22 @@ class MatmulChooser:
             self._run(task, self.choose(task, hints).config, hints) for task in (first, second)
         )
         return run_pair(first, second, gated, (runs[0], runs[1]), hints)
+
+    def each(
+        self, tasks: Sequence[MatmulTask], hints: Hints
+    ) -> Callable[[gemm_templates.Inputs], list[Tensor]]:
+        """What would run if no template ran all of several products of a matrix: the best way for
+        each."""
+        runs = [self._run(task, self.choose(task, hints).config, hints) for task in tasks]
+        given = [task.inputs(hints) for task in tasks]
+
+        def all_of_them(inputs: gemm_templates.Inputs) -> list[Tensor]:
+            return [
+                run(replace(own, a=inputs.a, b=matrix))
+                for run, own, matrix in zip(runs, given, inputs.before, strict=True)
+            ]
+
+        return all_of_them
 
     def halves(self, whole: MatmulTask, reader: Kernel, gated: MatmulTask, hints: Hints) -> Run:
         """Likewise for the halves of one product, and the kernel that reads both."""

@@ -19,6 +19,7 @@ from loop_ir.ir import hints_of
 from planner.kernels import Kernels
 from planner.matmul.chooser import MatmulChooser
 from planner.matmul.counters import Account, saved, wanting, without
+from planner.matmul.joined import JoinedTask, join, joinable
 from planner.matmul.ladder import Rung, rungs, share
 from planner.matmul.likeness import likeness
 from planner.matmul.problem import (
@@ -172,6 +173,59 @@ class MatmulPlanner:
             )
         return choice if choice.config is not None else None
 
+    def _joined_plan(self, node: Matmul) -> MatmulPlan:
+        """The launch of a set, which is that of its first."""
+        task = self._joined[node.out]
+        if node.out != task.nodes[0].out:
+            return MatmulPlan(absorbed=True)
+        choice = self._joined_choice(task)
+        assert choice is not None and choice.config is not None
+        steps = task.steps(choice.config, f"matmul_{node.out}")
+        label = f"{choice.config} of {len(task.nodes)} products"
+        measured = ((f"{node.out} and others", choice),)
+        decision = Decision(node.out, (Decided(None, label),), measured)
+        used = {n.b.buffer for n in task.nodes} | {node.a.buffer}
+        even = frozenset(self.facts.inputs & used)
+        return MatmulPlan(((None, steps),), decision, even, more=tuple(task.results))
+
+    @functools.cached_property
+    def _joinable(self) -> list[JoinedTask]:
+        """Products of one matrix that templates may compute in one launch, none of a pair."""
+        if self.options.gemm != "auto":
+            return []
+        hints = hints_of(self.graph.symbols)
+        paired = {*self.pairs, *self._users}
+        found = []
+        for nodes in joinable(self.graph).values():
+            asked = [n for n in nodes if n.out not in paired and self._asked(n, hints)]
+            if len(asked) == len(nodes):
+                found.append(join(nodes, self.facts.aligned | {n.out for n in nodes}))
+        return found
+
+    def _asked(self, node: Matmul, hints: Mapping[str, int]) -> bool:
+        """Whether templates are asked for it, at its one size."""
+        steps = self._rungs(self._firsts[node.out], hints)
+        return len(steps) == 1 and self._task(node, steps[0]) is not None
+
+    @functools.cached_property
+    def _joined(self) -> dict[str, JoinedTask]:
+        """Those for which that is the fastest, by the results of all."""
+        return {
+            node.out: task
+            for task in self._joinable
+            if self._joined_choice(task) is not None
+            for node in task.nodes
+        }
+
+    def _joined_choice(self, task: JoinedTask) -> gemm_templates.Choice | None:
+        """A template for all products of a set, where that is faster than the best way for each."""
+        hints = hints_of(self.graph.symbols)
+        rung = self._rungs(self._firsts[task.nodes[0].out], hints)[0]
+        tasks = [t for n in task.nodes if (t := self._task(n, rung)) is not None]
+        choice = self.chooser.choose(task, hints, lambda: self.chooser.each(tasks, hints))
+        choice = self._settled(choice, rung)
+        return choice if choice.config is not None else None
+
     def _joint_ways(self, node: Matmul, rung: Rung, many: bool) -> dict[str, tuple[float, Way]]:
         """Like `_ways`: templates of both products, or one way for each after the other."""
         choice, task = self._gated_choice(node, rung), self._gated(node, rung)
@@ -202,6 +256,8 @@ class MatmulPlanner:
     def __call__(self, node: Matmul, hints: Mapping[str, int]) -> MatmulPlan:
         """What to run, each with its condition; no choices for the vendor's call (and prologues and
         the epilogue as kernels of their own) whatever the sizes."""
+        if node.out in self._joined:
+            return self._joined_plan(node)
         first = self._firsts[node.out]
         if (user := self._users.get(node.out)) and self._is_joint(self._firsts[user.out]):
             return MatmulPlan(absorbed=True)
@@ -289,7 +345,8 @@ class MatmulPlanner:
         ]
         apart = [(node, rung.hints) for node, rung in rungs if self._task(node, rung) is not None]
         start_apart(self.kernels, apart)
-        tasks = [self._gated(node, rung) for node, rung in rungs]
+        tasks: list[MatmulTask | JoinedTask | None] = [*self._joinable]
+        tasks += [self._gated(node, rung) for node, rung in rungs]
         tasks += [
             find(node, rung)
             for node, rung in rungs

@@ -1,0 +1,181 @@
+"""Products of one matrix with several others, as of queries, keys and values, in one launch.
+
+q = x @ wq          one product of x with the columns of all: a prologue reads the matrix that a
+k = x @ wk    ->    column is of, an epilogue stores it in the result that it is of
+v = x @ wv
+
+Alone, the narrow ones leave most of a GPU idle. No matrix is copied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass
+from itertools import accumulate
+
+import sympy
+
+import gemm_templates
+from loop_ir import Graph, Matmul, TensorRef, is_plain
+from loop_ir.ir import writes
+from planner.matmul.problem import Hints
+from planner.plan import LaunchArg, LaunchPlan, Steps, Zeroed, define_source
+from planner.tensors import Buffers, random_tensor
+from symexpr import evaluate, parse
+from tensor_ir import DType, TensorType
+
+# Rows up to which the templates that take prologues are fast: of 512 x 4096 by 4096 + 1024 + 1024
+# columns the three products took 51 us on an H100, one by pointers 68.
+MOST_ROWS = 64
+# Of columns: tiles lie in one matrix.
+_EACH = 128
+_MOST = 4
+
+
+def joinable(graph: Graph) -> dict[str, tuple[Matmul, ...]]:
+    """Sets of products, by the result of their first, whose place is that of all."""
+    found: dict[str, tuple[Matmul, ...]] = {}
+    sets: dict[tuple[TensorRef, DType], list[int]] = {}
+    for at, node in enumerate(graph.nodes):
+        if isinstance(node, Matmul) and _is_alone(node):
+            sets.setdefault((node.a, node.type.dtype), []).append(at)
+    for places in sets.values():
+        nodes = [n for at in places[:_MOST] if isinstance(n := graph.nodes[at], Matmul)]
+        between = graph.nodes[places[0] : places[len(nodes) - 1]]
+        changed = {name for node in between for name in writes(node)}
+        if len(nodes) > 1 and changed.isdisjoint({n.b.buffer for n in nodes} | {nodes[0].a.buffer}):
+            found[nodes[0].out] = tuple(nodes)
+    return found
+
+
+def _is_alone(node: Matmul) -> bool:
+    """A plain product of few rows and a transposed weight, stored as it is."""
+    plain = is_plain(node) and node.bias is None and node.groups is None and not node.prologues
+    types = (node.a.type, node.b.type, node.type)
+    if not plain or node.epilogue is not None or any(len(t.size) != 2 for t in types):
+        return False
+    numbers = [n for t in types for n in (*t.size, *t.stride, t.offset)]
+    if not all(n.is_Integer for n in numbers) or node.type.size[0] > MOST_ROWS:
+        return False
+    kinds = {t.dtype for t in types}
+    inner, columns = node.b.type.size
+    rows = node.type.stride == (columns, 1)
+    whole = node.b.type.stride == (1, inner) and columns % _EACH == 0 and inner % _EACH == 0
+    return rows and whole and len(kinds) == 1 and kinds <= {DType.bf16, DType.f16}
+
+
+@dataclass(frozen=True)
+class JoinedTask:
+    """`nodes` as one problem for templates; what `MatmulTask` is of one."""
+
+    nodes: tuple[Matmul, ...]
+    problem: gemm_templates.Problem
+    batch: sympy.Expr = sympy.S.One
+
+    @property
+    def key(self) -> str:
+        """Tells problems from each other."""
+        return f"{self.problem.key} joined"
+
+    def inputs(self, hints: Hints) -> gemm_templates.Inputs:
+        """Random tensors with the layouts of the nodes'."""
+        refs = (self.nodes[0].a, *(n.b for n in self.nodes))
+        made = Buffers([(ref.buffer, ref.type) for ref in refs], hints)
+        a, *matrices = (made.view(ref.buffer, ref.type) for ref in refs)
+        results = tuple(random_tensor(n.type, hints) for n in self.nodes)
+        given = gemm_templates.Inputs(a, matrices[0], None, None, results)
+        return gemm_templates.Inputs(
+            given.a, given.b, None, None, given.operands, before=tuple(matrices)
+        )
+
+    def steps(self, config: gemm_templates.Config, name: str) -> Steps:
+        """The template's launches, and its workspaces, as of `MatmulTask.steps`."""
+        plan = gemm_templates.make_plan(self.problem, config, None)
+        first = self.nodes[0]
+        values: dict[str, LaunchArg] = {"a": first.a, "b": first.b}
+        for i, node in enumerate(self.nodes):
+            values |= {f"matrix{i}": node.b, f"result{i}": node.out}
+        allocate = []
+        for memory in plan.workspaces:
+            count = int(evaluate(parse(memory.elements_text), self._sizes))
+            size = (sympy.Integer(count),)
+            type_ = TensorType(DType(memory.dtype), size, (sympy.S.One,), first.type.device)
+            if memory.zeroed:
+                values[memory.name] = Zeroed(memory.name, type_)
+            else:
+                values[memory.name] = f"{name}_{memory.name}"
+                allocate.append((f"{name}_{memory.name}", type_))
+        launches = []
+        for kernel in plan.steps:
+            x, y, z = (sympy.Integer(n) for n in kernel.grid(self.problem.m, self.problem.n))
+            args = tuple(values[p.name] for p in kernel.source.params)
+            launches.append(LaunchPlan(define_source(kernel.source), (x, y, z), args))
+        return Steps(tuple(launches), tuple(allocate))
+
+    @property
+    def _sizes(self) -> Mapping[str, int]:
+        return {"M": self.problem.m, "N": self.problem.n}
+
+    @property
+    def results(self) -> Iterator[tuple[str, TensorType]]:
+        """The results of all but the first."""
+        return ((node.out, node.type) for node in self.nodes[1:])
+
+
+def join(nodes: tuple[Matmul, ...], aligned: Set[str]) -> JoinedTask:
+    """One product of the columns of all. aligned: buffers that start at multiples of 16 bytes."""
+    first = nodes[0]
+    rows, inner = map(int, first.a.type.size)
+    columns = [int(n.type.size[1]) for n in nodes]
+    ends = list(accumulate(columns))
+    dtype = first.type.dtype.value
+
+    def param(name: str, ref: TensorRef, mutated: bool = False) -> gemm_templates.Param:
+        even = ref.buffer in aligned and int(ref.type.offset) % 8 == 0
+        return gemm_templates.Param(name, f"*{dtype}", mutated, even)
+
+    outs = [TensorRef(n.out, n.type) for n in nodes]
+    matrices = tuple(param(f"matrix{i}", n.b) for i, n in enumerate(nodes))
+    results = tuple(param(f"result{i}", ref, True) for i, ref in enumerate(outs))
+    problem = gemm_templates.Problem(
+        rows,
+        ends[-1],
+        inner,
+        dtype,
+        dtype,
+        dtype,
+        (int(first.a.type.stride[0]), int(first.a.type.stride[1])),
+        (0, 0),
+        epilogue=gemm_templates.Epilogue(
+            "store_columns", _stores(columns, ends), results, stores=True, work=4.0
+        ),
+        prologue_b=gemm_templates.Prologue(
+            "columns_of", _reads(inner, ends), matrices, dtype, bytes_per_element=2.0
+        ),
+        aligned=frozenset({"a"} if param("a", first.a).aligned else ()),
+    )
+    return JoinedTask(nodes, problem)
+
+
+def _reads(inner: int, ends: list[int]) -> str:
+    lines = [f"    start = operands[0] + r_outer * {inner}"]
+    for i, end in enumerate(ends[:-1]):
+        other = f"operands[{i + 1}] + (r_outer - {end}) * {inner}"
+        lines.append(f"    start = tl.where(r_outer < {end}, start, {other})")
+    return "\n".join(
+        [
+            "@triton.jit",
+            "def columns_of(tile, r_outer, rk, first_k, mask, operands):",
+            *lines,
+            "    return tl.load(start + rk, mask=mask, other=0.0)",
+        ]
+    )
+
+
+def _stores(columns: list[int], ends: list[int]) -> str:
+    lines = ["    value = acc.to(operands[0].dtype.element_ty)"]
+    for i, (count, end) in enumerate(zip(columns, ends, strict=True)):
+        inside = f"mask & (rn >= {end - count}) & (rn < {end})"
+        place = f"operands[{i}] + (rm * {count} + (rn - {end - count}))"
+        lines.append(f"    tl.store({place}, value, mask={inside})")
+    signature = "def store_columns(acc, rm, rn, mask, operands):"
+    return "\n".join(["@triton.jit", signature, *lines, "    return value"])

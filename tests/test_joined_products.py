@@ -1,0 +1,76 @@
+"""Products of one matrix with several weights, of which one launch may compute all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import compile_cli
+import gemm_templates
+from compile_cli.cli.measure import relative_error
+from wrapper_ir import ExternCall, Launch
+from wrapper_ir.analysis import walk
+
+K, COLUMNS = 256, (256, 128, 128)
+
+
+def queries(x: Any, q: Any, k: Any, v: Any) -> tuple[Any, ...]:
+    return tuple(F.linear(x, w) for w in (q, k, v))
+
+
+def changed(x: Any, q: Any, k: Any, v: Any) -> tuple[Any, ...]:
+    """A weight is written between the products."""
+    first = F.linear(x, q)
+    k.add_(1)
+    return first, F.linear(x, k), F.linear(x, v)
+
+
+def operands(rows: int) -> tuple[torch.Tensor, ...]:
+    torch.manual_seed(0)
+    return tuple(torch.randn(n, K).bfloat16() for n in (rows, *COLUMNS))
+
+
+def timer(joined: float) -> Callable[..., list[float]]:
+    """What was before takes a second, each template `joined`."""
+    return lambda runs, info: [1.0, *[joined] * (len(runs) - 1)]
+
+
+@pytest.mark.parametrize("rows", [1, 16, 40])
+def test_one_launch_for_all(options: dict[str, Any], as_on_gpu: Any, rows: int) -> None:
+    choices = as_on_gpu(timer(0.5))
+    args = operands(rows)
+    compiled = compile_cli.compile(queries, args, options=options)
+    ops = list(walk(compiled.graph.program.ops))
+    assert not any(isinstance(o, ExternCall) for o in ops)
+    joined = choices[-1]
+    assert joined.problem.n == sum(COLUMNS)
+    assert joined.config is not None
+    launches = len(gemm_templates.make_plan(joined.problem, joined.config).steps)
+    assert sum(isinstance(o, Launch) for o in ops) == launches
+    for got, w in zip(compiled(*args), args[1:], strict=True):
+        assert got.stride() == (w.shape[0], 1)
+        assert relative_error(got.double(), args[0].double() @ w.double().t()) < 4e-3
+
+
+def test_the_faster_way_is_taken(options: dict[str, Any], as_on_gpu: Any) -> None:
+    as_on_gpu(timer(2.0))
+    args = operands(16)
+    compiled = compile_cli.compile(queries, args, options=options)
+    ops = list(walk(compiled.graph.program.ops))
+    assert [o.target for o in ops if isinstance(o, ExternCall)] == 3 * ["aten.linear.default"]
+    for got, w in zip(compiled(*args), args[1:], strict=True):
+        assert relative_error(got.double(), args[0].double() @ w.double().t()) < 4e-3
+
+
+def test_products_of_what_changes_stay_apart(options: dict[str, Any], as_on_gpu: Any) -> None:
+    choices = as_on_gpu(timer(0.5))
+    args = operands(16)
+    compiled = compile_cli.compile(changed, args, options=options)
+    assert all(choice.problem.n < sum(COLUMNS) for choice in choices)
+    expected = changed(*(x.double() for x in args))
+    for got, one in zip(compiled(*args), expected, strict=True):
+        assert relative_error(got.double(), one) < 4e-3
