@@ -151,6 +151,33 @@ def test_gradients_of_replicated_edges(oracle: Any, padding: Any, dtype: torch.d
     assert not any(isinstance(n, Extern) for n in lowered.graph.nodes)
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_gradients_of_biases_are_sums(dims: int, transposed: bool) -> None:
+    torch.manual_seed(0)
+    name = f"conv_transpose{dims}d" if transposed else f"conv{dims}d"
+    args = [
+        torch.randn(size).requires_grad_()
+        for size in ((2, 4, *[5] * dims), (4, 4, *[3] * dims), (4,))
+    ]
+    masks: list[Any] = []
+
+    def look(gm: torch.fx.GraphModule, _inputs: Any) -> Any:
+        nodes = gm.graph.find_nodes(op="call_function", target=aten.convolution_backward.default)
+        masks.extend(list(n.args[-1]) for n in nodes)
+        return make_boxed_func(gm.forward)
+
+    backend = aot_autograd(fw_compiler=look, decompositions=decompositions())
+    torch._dynamo.reset()
+    outs = [
+        run(*args).sin()
+        for run in (torch.compile(getattr(F, name), backend=backend), getattr(F, name))
+    ]
+    grads = [torch.autograd.grad(out.square().sum(), args) for out in outs]
+    torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-4)
+    assert masks == [[True, True, False]]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("order", ["rows", "channels", "columns"])
 @pytest.mark.parametrize("bias", [True, False])

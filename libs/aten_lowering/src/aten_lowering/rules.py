@@ -114,12 +114,18 @@ def convolution(
 
 @_rule(aten.convolution_backward.default)
 def convolution_backward(grad: Tensor, x: Tensor, weight: Tensor, *more: Any) -> Any:
-    """Of a window of one place over maps of one place, two matmuls and a sum of rows."""
-    if not _is_of_one_place(x, weight, *more[1:-1]):
-        return NotImplemented
+    """The bias's is a sum, made where the gradient is, which torch's operator reads again for it.
+    Of a window of one place over maps of one place the others are matmuls."""
+    *how, wanted = more
+    if not _is_of_one_place(x, weight, *how[1:]):
+        if not wanted[2] or not grad.is_floating_point():
+            return NotImplemented
+        apart = [*wanted[:2], False]
+        of_x, of_weight, _ = aten.convolution_backward.default(grad, x, weight, *how, apart)
+        return of_x, of_weight, grad.sum((0, *range(2, grad.dim())))
     with disable_proxy_modes_tracing():
         made = aten.convolution_backward.default(grad, x, weight, *more)
-    rows, wanted = _row(grad), more[-1]
+    rows = _row(grad)
     of_x = _maps(torch.mm(rows, _row(weight)), made[0]) if wanted[0] else None
     of_weight = _maps(torch.mm(rows.t(), _row(x)), made[1]) if wanted[1] else None
     return of_x, of_weight, rows.sum(0) if wanted[2] else None
