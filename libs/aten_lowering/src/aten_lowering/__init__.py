@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from aten_lowering.errors import AtenLoweringError, DependsOnData, UnsupportedGraph
     from aten_lowering.extern import UNFILLED
     from aten_lowering.functional import StatesOfLSTMs, decompose
-    from aten_lowering.lower_graph import Fallback, Lowered, lower, lower_with_report
+    from aten_lowering.lower_graph import lower, lower_with_report
+    from aten_lowering.lowered import Lowered
     from aten_lowering.memory import in_memory, lazy_memory, size_hints, storage_key
     from aten_lowering.subgraphs import constants_of
+    from aten_lowering.tensors import Fallback
     from aten_lowering.user_kernels import KernelObject, run_captured
     from aten_lowering.whole import own_composites
 
@@ -46,7 +48,7 @@ __all__ = [
 
 #: What runs a graph that was compiled before needs the first few, and no lowering.
 _MODULES = """
-errors memory whole user_kernels extern conditions decomposition attention functional lower_graph
-subgraphs
+errors memory whole user_kernels extern conditions decomposition attention functional tensors
+lowered lower_graph subgraphs
 """
 __getattr__ = imported_later(__name__, _MODULES.split())

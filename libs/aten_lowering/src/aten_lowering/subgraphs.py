@@ -26,7 +26,7 @@ from loop_ir.ir import bound_by_data, writes
 from symexpr import symbol
 
 if TYPE_CHECKING:
-    from aten_lowering.lower_graph import Lowered
+    from aten_lowering.lowered import Lowered
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,40 @@
+"""What lowering a graph gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from aten_lowering.attention import Attention
+from aten_lowering.conditions import Conditions
+from aten_lowering.subgraphs import Control
+from aten_lowering.tensors import Fallback
+from aten_lowering.user_kernels import KernelObject
+from loop_ir import Graph
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A lowered graph, and what it names.
+
+    constants: the tensors of its constants, by name.
+    fallbacks: what has no kernel of ours, and why.
+    kernels: the user's Triton kernels, by the key that a `UserKernel` has.
+    conditions: what was assumed of the sizes.
+    operators: what an `Extern` calls that is no operator of torch, by its target.
+    attentions: those of `operators` that are attention.
+    subgraphs: the subgraphs that an `Extern` calls, by name.
+    controls: how data decides on calls of subgraphs, by name."""
+
+    graph: Graph
+    constants: dict[str, torch.Tensor]
+    fallbacks: tuple[Fallback, ...]
+    kernels: dict[str, KernelObject] = field(default_factory=dict)
+    conditions: Conditions = field(default_factory=Conditions)
+    operators: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    attentions: Mapping[str, Attention] = field(default_factory=dict)
+    subgraphs: Mapping[str, Lowered] = field(default_factory=dict)
+    controls: Mapping[str, Control] = field(default_factory=dict)
