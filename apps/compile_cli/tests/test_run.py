@@ -53,6 +53,14 @@ def test_summary_says_the_same(cli: Cli, model: Model) -> None:
     out = cli("run", model(NET), "--device", "cpu").out
     for word in ("kernels", "fallbacks", "fused", "bytes moved", "error", "compile", "run", "peak"):
         assert word in out
+    assert "through Triton's interpreter" in out
+
+
+def test_kernels_of_the_cpu(cli: Cli, model: Model) -> None:
+    got = cli("run", model(NET), "--device", "cpu", "--cpu-kernels", "cpp")
+    assert got.code == 0, got.err
+    assert " C++, 0 Triton," in got.out
+    assert "interpreter" not in got.out
 
 
 def test_a_module_that_is_made_already(cli: Cli, model: Model) -> None:

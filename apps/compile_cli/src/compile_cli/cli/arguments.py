@@ -27,6 +27,7 @@ DynamicOpt = Annotated[
 DeviceOpt = Annotated[str | None, typer.Option(help="cpu or cuda[:INDEX]; default: a GPU if any")]
 DtypeOpt = Annotated[str | None, typer.Option(help="convert floats of the model and inputs: bf16")]
 EmitOpt = Annotated[str, typer.Option(help="host program: fx, hop or cpp")]
+CpuOpt = Annotated[str, typer.Option(help="kernels on the CPU: auto, cpp or interpreter")]
 GemmOpt = Annotated[str, typer.Option(help="matmuls: auto, extern or template")]
 GraphsOpt = Annotated[bool, typer.Option(help="replay CUDA graphs from the second call on")]
 LastOpt = Annotated[
@@ -78,6 +79,7 @@ class RunArguments(ModelArguments):
     """Of `compile-cli run`."""
 
     emit: EmitOpt = "fx"
+    cpu_kernels: CpuOpt = "auto"
     gemm: GemmOpt = "auto"
     fuse: FuseOpt = True
     cuda_graphs: GraphsOpt = False
@@ -96,6 +98,7 @@ class DumpArguments(ModelArguments):
     stage: Annotated[str, typer.Option(help=" | ".join(DUMP_STAGES))] = "fused"
     after: Annotated[str | None, typer.Option(help="the stage's IR after this pass")] = None
     emit: EmitOpt = "fx"
+    cpu_kernels: CpuOpt = "auto"
     gemm: GemmOpt = "auto"
     fuse: FuseOpt = True
     constants: ConstantsOpt = None
