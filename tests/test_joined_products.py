@@ -74,3 +74,20 @@ def test_products_of_what_changes_stay_apart(options: dict[str, Any], as_on_gpu:
     expected = changed(*(x.double() for x in args))
     for got, one in zip(compiled(*args), expected, strict=True):
         assert relative_error(got.double(), one) < 4e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("emit", ["hop", "cpp"])
+def test_other_hosts(options: dict[str, Any], as_on_gpu: Any, emit: str) -> None:
+    """Of weights that are parts of one."""
+
+    def parts(x: Any, w: Any) -> tuple[Any, ...]:
+        return tuple(F.linear(x, part) for part in w.split([256, 128, 128]))
+
+    choices = as_on_gpu(timer(0.5))
+    x, *weights = operands(16)
+    args = x, torch.cat(weights)
+    compiled = compile_cli.compile(parts, args, options={**options, "emit": emit})
+    assert choices[-1].problem.n == sum(COLUMNS)
+    for got, w in zip(compiled(*args), weights, strict=True):
+        assert relative_error(got.double(), x.double() @ w.double().t()) < 4e-3

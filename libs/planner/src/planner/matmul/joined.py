@@ -82,18 +82,15 @@ class JoinedTask:
         made = Buffers([(ref.buffer, ref.type) for ref in refs], hints)
         a, *matrices = (made.view(ref.buffer, ref.type) for ref in refs)
         results = tuple(random_tensor(n.type, hints) for n in self.nodes)
-        given = gemm_templates.Inputs(a, matrices[0], None, None, results)
-        return gemm_templates.Inputs(
-            given.a, given.b, None, None, given.operands, before=tuple(matrices)
-        )
+        return gemm_templates.Inputs(a, matrices[0], None, None, results, before=tuple(matrices))
 
     def steps(self, config: gemm_templates.Config, name: str) -> Steps:
         """The template's launches, and its workspaces, as of `MatmulTask.steps`."""
         plan = gemm_templates.make_plan(self.problem, config, None)
         first = self.nodes[0]
-        values: dict[str, LaunchArg] = {"a": first.a, "b": first.b}
+        values: dict[str, LaunchArg] = {"a": _start(first.a), "b": _start(first.b)}
         for i, node in enumerate(self.nodes):
-            values |= {f"matrix{i}": node.b, f"result{i}": node.out}
+            values |= {f"matrix{i}": _start(node.b), f"result{i}": node.out}
         allocate = []
         for memory in plan.workspaces:
             count = int(evaluate(parse(memory.elements_text), self._sizes))
@@ -119,6 +116,11 @@ class JoinedTask:
     def results(self) -> Iterator[tuple[str, TensorType]]:
         """The results of all but the first."""
         return ((node.out, node.type) for node in self.nodes[1:])
+
+
+def _start(ref: TensorRef) -> TensorRef | str:
+    """Where a matrix begins: its buffer, or a view."""
+    return ref.buffer if ref.type.offset == 0 else ref
 
 
 def join(nodes: tuple[Matmul, ...], aligned: Set[str]) -> JoinedTask:
