@@ -179,7 +179,7 @@ def test_adaptive_pooling(oracle: Any, shape: tuple[int, ...], size: tuple[int, 
     oracle(lambda a: averages(a, size), x)
     run, inputs = gradients(x, averages, averages_backward, size)
     lowered = oracle(run, *inputs)
-    assert [type(n) for n in lowered.graph.nodes] == [Kernel]
+    assert [type(n) for n in lowered.graph.nodes] in ([Kernel], [Kernel] * 2)
     if shape[-2] < 40:  # more places than are written out
         oracle(lambda a: largest(a, size), x)
     run, inputs = gradients(x, largest, largest_backward, size)
@@ -225,7 +225,10 @@ def test_gradients_of_any_window(oracle: Any, data: st.DataObject) -> None:
         (kernel,) = oracle(back, gradient, offsets).graph.nodes
         assert isinstance(kernel, Kernel)
     run, inputs = gradients(x, means, means_backward, size, step, padding, ceil, padded, divisor)
-    assert [type(n) for n in oracle(run, *inputs).graph.nodes] == [Kernel]
+    nodes = oracle(run, *inputs).graph.nodes
+    assert {type(n) for n in nodes} == {Kernel}
+    apart = all(a >= b for a, b in zip(step, size, strict=True))
+    assert len(nodes) == 1 if apart or divisor else len(nodes) <= 2
 
 
 def test_gradients_of_other_layouts_and_types(oracle: Any) -> None:

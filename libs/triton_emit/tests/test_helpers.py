@@ -169,6 +169,41 @@ kernel k(
     assert np.abs(steps[number]).max() <= 1
 
 
+def test_quotients_by_whole_numbers(tools: SimpleNamespace) -> None:
+    """As numpy's, with the signs of zeros, infinities and NaN."""
+    rng = np.random.default_rng(4)
+    odd = [0.0, -0.0, 1.0, np.inf, -np.inf, np.nan, 3.4e38, -3.4e38, 1e-30, 7.0]
+    a = np.resize(np.array(odd, np.float32), POINTS)
+    b = np.repeat(np.arange(-8, POINTS // 10 - 7, dtype=np.int32), 10)[:POINTS]
+    a[2048:], b[4000:] = rng.standard_normal(2048), rng.integers(1, 2**31, 96)
+    kernel = parse_kernel(f"""\
+kernel k(
+    a: f32[{POINTS}] cuda:0,
+    b: i32[{POINTS}] cuda:0,
+    out y: f32[{POINTS}] cuda:0,
+):
+  parallel i0 < {POINTS}:
+    once:
+      v0 = load a[i0] : f32
+      v1 = load b[i0] : i32
+      v2 = cast(v1) : f32
+      v3 = div(v0, v2) : f32
+      store y[i0] = v3
+""")
+    given = {"a": tools.to_torch(a, DType.f32), "b": tools.to_torch(b, DType.i32)}
+    given["y"] = tools.to_torch(np.zeros(POINTS), DType.f32)
+    emitted = emit(kernel, default_schedule(kernel, {}))
+    assert "quotient_of_count_f32(" in emitted.source
+    tools.launch(emitted, given, {})
+    got = given["y"].numpy()
+    with np.errstate(all="ignore"):
+        want = a / b.astype(np.float32)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+    number = ~np.isnan(want)
+    np.testing.assert_array_equal(got[number], want[number])
+    np.testing.assert_array_equal(np.signbit(got)[number], np.signbit(want)[number])
+
+
 @pytest.mark.parametrize(
     ("op", "exact"),
     [

@@ -275,9 +275,21 @@ def test_log1p_of_exponentials_below_1(tools: SimpleNamespace) -> None:
     tools.launch(emitted, given, {})
     want = np.log1p(np.exp(-np.abs(x.astype(np.float64))))
     np.testing.assert_allclose(given["y"].double().numpy(), want, rtol=5e-7, atol=1e-45)
-    for other in ("exp(a)", "exp(b)", "abs(c)"):
+    for other, name in (("exp(a)", "positive_"), ("exp(b)", "positive_"), ("abs(c)", "")):
         source = emit(parse_kernel(LOG1P.replace("exp(c)", other)), Schedule("flat", 1024)).source
-        assert "log1p_f32(" in source and "log1p_unit_f32(" not in source
+        assert f"log1p_{name}f32(" in source and "log1p_unit_f32(" not in source
+
+
+def test_log1p_of_exponentials(tools: SimpleNamespace) -> None:
+    x = np.linspace(-30, 88, POINTS).astype(np.float32)
+    x[:6] = [0.0, np.inf, -np.inf, np.nan, -104.5, 90.0]
+    given = {"x": tools.to_torch(x, DType.f32), "y": tools.to_torch(np.zeros(POINTS), DType.f32)}
+    tools.launch(
+        emit(parse_kernel(LOG1P.replace("exp(c)", "exp(a)")), Schedule("flat", 1024)), given, {}
+    )
+    want = np.log1p(np.exp(x.astype(np.float64)))
+    want[5] = np.inf  # its exponential is
+    np.testing.assert_allclose(given["y"].double().numpy(), want, rtol=5e-7, atol=1e-45)
 
 
 def test_near_forms_of_what_is_stored_in_16_bits_beside_numbers_of_rows(

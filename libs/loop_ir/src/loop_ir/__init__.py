@@ -63,6 +63,7 @@ from loop_ir.passes.base import Pass, run_passes
 from loop_ir.passes.serve_one import serve_one
 from loop_ir.splitting.online_softmax import pair_softmax
 from loop_ir.splitting.row_pieces import in_pieces, row_of_pieces
+from loop_ir.splitting.shared_rows import can_hold_together, programs_of_row
 from loop_ir.splitting.split_reductions import shares_scans
 from loop_ir.splitting.split_scans import can_split_scans
 from tensor_ir import Device, DType, Ref, Symbol, TensorType, TorchEnum, contiguous_strides
@@ -117,6 +118,7 @@ __all__ = [
     "across",
     "beside",
     "bytes_moved",
+    "can_hold_together",
     "can_split_scans",
     "columns_at_once",
     "columns_part",
@@ -140,6 +142,7 @@ __all__ = [
     "picks_rows",
     "print_graph",
     "print_kernel",
+    "programs_of_row",
     "reaching_steps",
     "reduces_columns",
     "row_of_pieces",

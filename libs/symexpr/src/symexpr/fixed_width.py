@@ -178,6 +178,11 @@ class FixedWidthPrinter(Printer):
         return self.visit(a), self.visit(b), self.at_least(a, 0) and self.at_least(b, 1)
 
     def visit_FloorDiv(self, e: sympy.Function) -> Text:
+        a, b = e.args
+        below = sympy.expand(b - 1 - a)
+        if b.is_Integer and b > 0 and not self.at_least(a, 0) and self.at_least(below, int(b) - 1):
+            upwards = FloorDiv(below, b, evaluate=False)  # of what is never above 0
+            return self.visit(sympy.Mul(-1, upwards, evaluate=False))
         x, y, plain = self._division(e)
         x = self.check_one(x, e)
         return self.divide(x, y) if plain else self.helper("floor_div", x, y)

@@ -1,10 +1,11 @@
-"""What is known not to be large: rows over their own maximum, sum or norm, and clamped values."""
+"""What is known not to be large, or to be whole: rows over their own maximum, sum or norm, clamped
+values, counts."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from loop_ir import Compute, Const, DType, Kernel, Reduce, Stmt
+from loop_ir import Compute, Const, DType, Index, Kernel, Load, Reduce, Stmt
 from loop_ir.ir import results, statements
 from triton_emit.ssa import clean
 
@@ -34,6 +35,8 @@ def within_bounds(kernel: Kernel) -> Kernel:
     `x / y` -> `bounded_div(x, y)` in f32, where y is made of the maximum or the sum of the |x| of
     a row, or of the root of the sum of their squares: no quotient but that by 0 is infinite.
 
+    `x / y` -> `count_div(x, y)` in f32, where y is a whole number: nothing overflows.
+
     `cast(round(x)) : i8` -> `byte(x)`, where x is such a quotient below 256, or what is clamped
     to less: no conversion, which costs as much as four additions.
 
@@ -59,6 +62,8 @@ def within_bounds(kernel: Kernel) -> Kernel:
             if divisor.least > 0:
                 extents[s.out] = (-times, times)
             small[s.out] = times
+        elif s.op == "div" and s.dtype is DType.f32 and _is_count(s.args[1], made):
+            written[s.out] = (replace(s, op="count_div"),)
         elif s.op == "cast" and s.dtype in (*_BYTES, *_WIDE):
             written[s.out] = _byte(s, made, extents, small) if s.dtype in _BYTES else (s,)
             low, high = extents.get(s.args[0], (-math.inf, math.inf))
@@ -81,6 +86,15 @@ def within_bounds(kernel: Kernel) -> Kernel:
 def _may_gain(s: Compute) -> bool:
     small = s.op == "cast" and s.dtype in (*_BYTES, *_WIDE, DType.f8e4m3)
     return small or (s.op == "div" and s.dtype is DType.f32)
+
+
+def _is_count(name: str, made: _Made) -> bool:
+    """A value that was an integer."""
+    s = made.get(name)
+    if not isinstance(s, Compute) or s.op != "cast":
+        return False
+    whole = made.get(s.args[0])
+    return isinstance(whole, Compute | Index | Load) and whole.dtype.is_int
 
 
 def _divisor(name: str, made: _Made) -> _Divisor | None:

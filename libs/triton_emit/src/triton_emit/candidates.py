@@ -42,8 +42,22 @@ def candidate_schedules(kernel: Kernel, hints: Mapping[str, int]) -> tuple[Sched
     """A short list for a tuner, at most `MOST_CANDIDATES`: the default first, then what differs
     most in kind, then neighbours of the default. All compute the same."""
     first = default_schedule(kernel, hints)
+    if first.share > 1:
+        return _sharing(kernel, first)
     found = dict.fromkeys((first, *_other_kinds(kernel, first), *_neighbours(kernel, first)))
     return tuple(found)[:MOST_CANDIDATES]
+
+
+def _sharing(kernel: Kernel, first: Schedule) -> tuple[Schedule, ...]:
+    """Of rows that programs hold together: pieces half and twice as long, and more or fewer warps.
+    None of another kind takes memory for what they tell each other."""
+    found = dict.fromkeys((first,))
+    for power, warps in ((-1, -1), (0, 1), (0, -1), (-1, 0), (1, 1)):
+        rblock, many = _times(first.rblock, power), _times(first.num_warps, warps)
+        share = -(-(inner_bound(kernel) or 1) // max(1, rblock)) if power else first.share
+        if share > 1 and 0 < many <= _MOST_WARPS:
+            found[replace(first, share=share, rblock=rblock, num_warps=many)] = None
+    return tuple(found)
 
 
 def _other_kinds(kernel: Kernel, first: Schedule) -> Iterator[Schedule]:
@@ -52,7 +66,11 @@ def _other_kinds(kernel: Kernel, first: Schedule) -> Iterator[Schedule]:
             yield replace(first, vector=0)
     elif first.kind == "tiled":
         yield replace(first, kind="flat", xblock=1024, yblock=1, num_warps=4)
-    elif first.kind == "persistent" and (other := _other_pieces(kernel, first)) is not None:
+    elif (
+        first.kind == "persistent"
+        and first.share == 1
+        and (other := _other_pieces(kernel, first)) is not None
+    ):
         yield other
     if walks(kernel):
         ahead = first.xblock * first.rblock * row_bytes(kernel)
@@ -85,7 +103,7 @@ def as_kind(
     and for one that has no inner axes."""
     if schedule.kind == kind or schedule.kind not in ("persistent", "looped") or walks(kernel):
         return schedule if schedule.kind == kind else None
-    schedule = replace(schedule, steps=1, lookback=0)
+    schedule = replace(schedule, steps=1, lookback=0, share=1)
     if kind == "looped":
         if not can_loop(kernel):
             return None

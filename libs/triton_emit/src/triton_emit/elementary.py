@@ -55,6 +55,13 @@ def log1p_f32(x):
     edge = tl.where(x == -1.0, float("-inf"), float("nan"))
     return tl.where(x > -1.0, p, edge)
 
+# log1p_f32 of what is known to be no less than 0, nor -0
+def log1p_positive_f32(x):
+    e = ((1.0 + x).to(tl.int32, bitcast=True) - 0x3F400000) & -0x800000
+    s = (0x40800000 - e).to(tl.float32, bitcast=True)
+    p = log1p_near_f32(tl.fma(x * s, 0.25, tl.fma(s, 0.25, -1.0)))
+    return tl.where(x == float("inf"), x, tl.fma(e.to(tl.float32), 8.26295832e-8, p))
+
 # log(1 + r) in [-0.25, 0.5]
 def log1p_near_f32(r):
     p = tl.fma(r, -4.50744666e-2, 1.04629956e-1)
@@ -178,6 +185,15 @@ def quotient_bounded_f32(a, b):
     q = n * r
     rest = tl.fma(q, tl.where(d == 0.0, 1.0, tl.minimum(d, 3.4028234663852886e38)), n)
     return tl.fma(rest, tl.where(d == 0.0, 1.0, r), q)
+
+# a / b, where b is a whole number, as quotient_f32 has it: nothing overflows, and a reciprocal
+# that is a few ulp off leaves one quotient in 1e6 that is rounded twice
+def quotient_of_count_f32(a, b):
+    n = tl.where(b < 0.0, a, -1.0 * a)
+    d = tl.abs(b)
+    r = -1.0 / d
+    q = n * r
+    return tl.where(tl.abs(q) < float("inf"), tl.fma(tl.fma(q, d, n), r, q), q)
 
 # the reciprocal by a step of Newton's: tl.div_rn would branch for each element
 def sigmoid_f32(x):

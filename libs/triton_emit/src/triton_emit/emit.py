@@ -13,6 +13,7 @@ from triton_emit.forms.looped import LoopedWriter
 from triton_emit.forms.pairs import PairWriter
 from triton_emit.forms.persistent import PersistentWriter, read_first
 from triton_emit.forms.plane import PlaneWriter
+from triton_emit.forms.shared import SharedWriter
 from triton_emit.forms.walk import WalkWriter
 from triton_emit.idioms import cheaper
 from triton_emit.joined_loads import join_loads
@@ -51,10 +52,14 @@ def emit_list(kernels: Sequence[Kernel], schedule: Schedule) -> TritonKernel:
 def _fitting(kernel: Kernel, schedule: Schedule) -> tuple[Kernel, type[KernelWriter]]:
     """The kernel as it is written, and its form."""
     kernel = clean(kernel)
-    if schedule.kind == "looped":
-        kernel = pair_softmax(kernel)  # a row that is held whole is read once anyway
+    if schedule.kind == "looped" or schedule.share > 1:
+        kernel = pair_softmax(
+            kernel, schedule.share > 1
+        )  # a row that is held whole is read once anyway
     kernel = cheaper(kernel)
     check(kernel, schedule)
+    if schedule.share > 1:
+        return kernel, SharedWriter
     if schedule.kind == "persistent" and row_of_pieces(kernel) > schedule.rblock:
         kernel = clean(in_pieces(kernel, schedule.rblock))
     if schedule.pairs:

@@ -60,6 +60,15 @@ def take_totals(at, needed, like):
         bits = low.to(tl.int32)
     return bits.to(like.dtype, bitcast=True)
 
+# What is told within a millisecond, and 0 where nothing is: programs that have not begun may begin
+# only when this one ends.
+def look_for(at, needed):
+    word = tl.load(at, needed, other=0x100000000, volatile=True)
+    begun = tl.extra.cuda.globaltimer()
+    while (tl.min(word) == 0) & (tl.extra.cuda.globaltimer() - begun < 1000000):
+        word = tl.load(at, word == 0, other=word, volatile=True)
+    return word
+
 # What a chunk folds to, for the later ones of its group
 def tell_1(slots, chunk, total, GROUP: tl.constexpr):
     WORDS: tl.constexpr = total.dtype.primitive_bitwidth // 32

@@ -25,7 +25,8 @@ def cheaper(kernel: Kernel, rounded: bool = False) -> Kernel:
     stored and the value reaches no step: a third of the instructions (`helpers.gelu_f32`), to 3e-5
     of the value, 1.5e-4 below x = -4.2. Half a unit in the last place of f16 is at least 2.4e-4.
 
-    `log1p(exp(-|x|))` -> `log1p_unit(exp(-|x|))`: as exact, for half of what `log1p` costs.
+    `log1p(exp(-|x|))` -> `log1p_unit(exp(-|x|))`: as exact, for half of what `log1p` costs;
+    of other exponentials `log1p_positive`, without what it does below 0.
 
     `x / y` -> `near_div(x, y)`, and `exp`, `sigmoid`, `tanh` and `erf` likewise, a few ulp off,
     where all that is made of the value is stored as floats of 16 bits, and reaches no step.
@@ -45,8 +46,12 @@ def cheaper(kernel: Kernel, rounded: bool = False) -> Kernel:
         x = _gelu_of(s, made) if narrow and s.out not in steps else None
         if x is not None:
             return Compute(s.out, "gelu", (x,), DType.f32)
-        if s.op == "log1p" and s.dtype is DType.f32 and _in_unit(made.get(s.args[0]), made):
-            return replace(s, op="log1p_unit")
+        if s.op == "log1p" and s.dtype is DType.f32:
+            inner = made.get(s.args[0])
+            if _in_unit(inner, made):
+                return replace(s, op="log1p_unit")
+            if isinstance(inner, Compute) and inner.op == "exp":
+                return replace(s, op="log1p_positive")
         return replace(s, op=_NEAR[s.op]) if s.op in _NEAR and s.out not in exact else s
 
     phases = tuple(replace(p, body=tuple(map(cheap, p.body))) for p in kernel.phases)

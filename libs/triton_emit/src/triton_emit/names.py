@@ -3,8 +3,8 @@
 # The name of a result: the operations that have it.
 _NAMES = """
 total: add; diff: sub; scaled: mul; negated: neg; magnitude: abs; larger: maximum;
-smaller: minimum; ratio: div near_div bounded_div; quotient: floordiv truncdiv; power: pow;
-remainder: mod fmod;
+smaller: minimum; ratio: div near_div bounded_div count_div;
+quotient: floordiv truncdiv; power: pow; remainder: mod fmod;
 random: philox; fused: fma; e: exp near_exp exp2; log_: log; root: sqrt; inv_std: rsqrt; sine: sin;
 cosine: cos; t: tanh near_tanh; erf_: erf near_erf; gate: sigmoid near_sigmoid; activated: gelu;
 rounded: round narrow; same: eq; differs: ne; below: lt le; above: gt ge; both: and; either: or;

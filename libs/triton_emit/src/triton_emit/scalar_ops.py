@@ -58,6 +58,7 @@ log tl.log tl.log
 log2 tl.log2 tl.log2
 log1p log1p_f32 log1p_f64
 log1p_unit log1p_unit_f32 log1p_f64
+log1p_positive log1p_positive_f32 log1p_f64
 near_exp tl.exp tl.exp
 near_sigmoid sigmoid_near sigmoid_f64
 near_tanh tanh_near tanh_f64
@@ -338,7 +339,7 @@ class ScalarOps:
             value = self.call(f"tl.{op}", texts, dtype, axes)
             floors = [a.literal for a in args if a.literal is not None]
             return replace(value, normal=op == "maximum" and any(n > 1e-37 for n in floors))
-        if op in ("div", "near_div", "bounded_div"):
+        if op in ("div", "near_div", "bounded_div", "count_div"):
             return self._divide(args, dtype, op)
         if op == "fma":
             return self.call("tl.fma", self._all_in_call(args), dtype, axes)
@@ -390,6 +391,8 @@ class ScalarOps:
         if shared and not axes <= self.rows:  # its reciprocal, once
             helper = "quotient_bounded_f32" if op == "bounded_div" else "quotient_f32"
             return self.call(helper, [typed(v).text for v in args], dtype, axes)
+        if op == "count_div":
+            return self.call("quotient_of_count_f32", self._all_in_call(args), dtype, axes)
         return self.call("tl.div_rn", self._all_in_call(args), dtype, axes)
 
     def _simple_pow(self, base: Value, exponent: float, dtype: DType) -> Value | None:

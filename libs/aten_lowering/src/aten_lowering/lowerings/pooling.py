@@ -30,7 +30,7 @@ from aten_lowering.lowerings.windows import (
 )
 from aten_lowering.pool_offsets import OFFSETS, OFFSETS_BACKWARD
 from aten_lowering.registry import Table
-from loop_ir import DType
+from loop_ir import DType, TensorRef, TensorType, contiguous_strides
 from symexpr import FloorDiv, Mod
 
 aten = torch.ops.aten
@@ -335,17 +335,41 @@ def avg_pool_backward(
     divisor_override: Number | None = None,
     **shown: Any,
 ) -> None:
-    """At each place the sum of what its windows give it: their gradients over their counts."""
+    """At each place the sum of what its windows give it: their gradients over their counts, which
+    are divided once, for all places of a window, where counts differ and windows overlap."""
     out = grad_output.size[-_dims(call) :]
     windows = _windows(input.size, out, kernel_size, stride, padding, (1,))
     count = _counting(windows, count_include_pad, divisor_override)
+    acc = opmath(grad_output.dtype)
+    overlap = any(isinstance(w, Share) or w.step < w.size for w in windows)
+    each = call.kernel(grad_output.size, f"{call.node.name}_each") if overlap else None
+    counts = count(each, each.coords[-len(windows) :]) if each else []
+    differ = each and any(isinstance(n, Value) and not each.is_number(n) for n in counts)
+    if each and differ:
+        part = _divided(each.load(grad_output, each.coords).to(acc), counts)
+        grad_output = _beside(call, each.name, grad_output.size, len(windows), acc)
+        each.store(grad_output, each.coords, part)
+        call.emit_kernel(each)
 
     def share(k: KernelBuilder, at: Sizes, inside: Value | None) -> Value:
-        value = k.load(grad_output, (*k.coords[: -len(at)], *at), inside)
-        part = _divided(value.to(opmath(grad_output.dtype)), count(k, at))
+        value = k.load(grad_output, (*k.coords[: -len(at)], *at), inside).to(acc)
+        if differ:
+            return value
+        part = _divided(value, count(k, at))
         return inside.choose(part, 0) if inside else part
 
     store_gradient(call, [w.windows for w in windows], share)
+
+
+def _beside(call: Call, name: str, size: Sizes, dims: int, dtype: DType) -> Operand:
+    """A buffer of this size, that lies as the result does: channels last, or in order."""
+    size, channel = tuple(size), len(size) - dims - 1
+    stride = contiguous_strides(size)
+    if call.out.operand.type.stride[channel] == 1 and size[channel] != 1:
+        last = contiguous_strides((*size[:channel], *size[channel + 1 :], size[channel]))
+        stride = (*last[:channel], last[-1], *last[channel:-1])
+    type = TensorType(dtype, size, stride, call.out.operand.type.device)
+    return Operand(TensorRef(name, type), type)
 
 
 def _counting(windows: list[Window] | list[Share], padded: bool, divisor: Number | None) -> Count:

@@ -20,7 +20,7 @@ from tensor_ir import DType
 _CACHED_ROW = range(8193, 65537)
 
 
-def pair_softmax(kernel: Kernel) -> Kernel:
+def pair_softmax(kernel: Kernel, always: bool = False) -> Kernel:
     """For kernels that would read a row twice:
 
         m = reduce max(v); s = reduce sum(exp(v - m))
@@ -29,7 +29,7 @@ def pair_softmax(kernel: Kernel) -> Kernel:
     and likewise where an infinite m counts as 0, as `logsumexp` has it: its s is s0, or infinite.
     Both of one row (a cross entropy and the square of a `logsumexp`) are one reading.
     Not where the row is read once more for a result of each element, and comes from the cache then:
-    the maximum alone waits for less arithmetic."""
+    the maximum alone waits for less arithmetic. always: there, too."""
     inner = inner_axes(kernel)
     if not inner or scans(kernel):
         return kernel
@@ -37,7 +37,7 @@ def pair_softmax(kernel: Kernel) -> Kernel:
     later = [p for p in kernel.phases[first + 1 :] if p.axes]
     stored = any(isinstance(s, Store) for p in later for s in p.body)
     points = product(a.extent for a in inner)
-    if stored and points.is_Integer and int(points) in _CACHED_ROW:
+    if not always and stored and points.is_Integer and int(points) in _CACHED_ROW:
         return kernel
     made = {n: s for s in statements(kernel) for n in defined_values(s)}
     peaks = {s.args[0]: s for s in made.values() if isinstance(s, Reduce) and s.op == "max"}

@@ -14,6 +14,7 @@ from loop_ir.ir.nodes import Axis, Graph, Kernel, Load, Node, Reduce, Store
 from loop_ir.ir.strides import columns_at_once, reduces_columns, step
 from loop_ir.splitting.chunks import Cut
 from loop_ir.splitting.online_softmax import pair_softmax
+from loop_ir.splitting.shared_rows import programs_of_row
 from loop_ir.splitting.split import split
 from loop_ir.splitting.split_scans import can_split_scans, split_scans
 from loop_ir.splitting.turns import in_turns
@@ -42,7 +43,8 @@ _LEAST_ELEMENTS = 2048
 _LEAST_ROWS = 32
 # Elements that a program scans of a row that is shared.
 _SCANNED = 8192
-# Elements side by side that are worth a program, rather than several such runs.
+# Elements side by side that are worth a program, rather than several such runs; half as many where
+# no two of them are one access, and each would be found by a division.
 _LONG_RUN = 4096
 # Columns that no program holds whole.
 _LONG_COLUMN = 512
@@ -68,7 +70,8 @@ class SplitReductions:
         k:         parallel i1 < 256, i0 < 4: once: a; over r0 < 4096: b
 
     Without `b`, `k_finish` does `a` too, and is the last. Scans of columns are cut likewise
-    (`split_scans`); those of rows programs share in one launch (`shares_scans`). Which chunk an
+    (`split_scans`); those of rows programs share in one launch (`shares_scans`), as they hold long
+    rows that are read again (`programs_of_row`). Which chunk an
     element belongs to depends on sizes alone, so that results are the same from run to run. Kernels
     whose inner points would be read again after they were written (`can_share`) stay whole, as do
     those where less time would be saved than the launches take."""
@@ -81,7 +84,7 @@ class SplitReductions:
         taken = {name for node in graph.nodes for name in names_of(node)}
         nodes: list[Node] = []
         for node in graph.nodes:
-            if not isinstance(node, Kernel):
+            if not isinstance(node, Kernel) or programs_of_row(node, hints) > 1:
                 nodes.append(node)
             elif scans(node) and not can_split_scans(node):
                 nodes += _turns(node, hints, taken)
@@ -143,7 +146,7 @@ def choose_cut(kernel: Kernel, hints: Mapping[str, int]) -> Cut | None:
     ordered = any(s.op in ("argmax", "argmin") for s in reduces)
     rows = max(1, at_hints(product(a.extent for a in kernel.axes), hints))
     moved = traffic(kernel, hints)
-    fewest = _fewest(kernel) if moved.total > _STREAMED else _FEWEST_COLUMNS
+    fewest = _fewest(kernel, moved.total) if moved.total > _STREAMED else _FEWEST_COLUMNS
     programs = -(-rows // fewest) if columns else rows
     if scanning:
         cost = 2 * LAUNCH_BYTES + sum(moved.read.values())
@@ -170,7 +173,7 @@ def choose_cut(kernel: Kernel, hints: Mapping[str, int]) -> Cut | None:
     extent = axis.extent
     if extent.is_Integer and axis is first and len(inner) > 1 and not columns:
         run = points // max(1, int(extent))
-        if run >= _LONG_RUN and extent <= 64 * wanted:
+        if run >= _LONG_RUN // (1 + run % 2) and extent <= 64 * wanted:
             return Cut(axis, extent, sympy.S.One, True)  # each chunk is one run of memory
     if not extent.is_Integer:
         count = min(wanted, max(2, at_hints(extent, hints)))
@@ -207,10 +210,12 @@ def _part_of_own(kernel: Kernel, cached: int) -> Axis | None:
     return first if any(first.symbol in s.index.free_symbols for s in own) else None
 
 
-def _fewest(kernel: Kernel) -> int:
-    """Columns that a program takes at least."""
+def _fewest(kernel: Kernel, moved: int) -> int:
+    """Columns that a program takes at least. What is stored of each element is read for it again,
+    from memory if that is much."""
     inner = [s for p in kernel.phases if p.axes for s in p.body]
-    if scans(kernel) or any(isinstance(s, Store) for s in inner):
+    applies = any(isinstance(s, Store) for s in inner)
+    if scans(kernel) or (applies and moved < 4 * _CACHED):
         return _FEWEST_COLUMNS
     sizes = [s.dtype.itemsize for s in inner if isinstance(s, Load)]
     line = _LINE // max(sizes, default=_LINE)

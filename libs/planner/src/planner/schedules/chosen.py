@@ -55,6 +55,7 @@ def label(schedule: Schedule) -> str:
     parts += [f"s{schedule.num_stages}"] if schedule.num_stages != 1 else []
     parts += [f"t{schedule.steps}"] if schedule.steps != 1 else []
     parts += [f"l{schedule.lookback}"] if schedule.lookback else []
+    parts += [f"p{schedule.share}"] if schedule.share != 1 else []
     parts += [f"v{schedule.vector}"] if schedule.vector else []
     parts += ["pairs"] if schedule.pairs else []
     return " ".join((schedule.kind, *parts))

@@ -2,11 +2,26 @@
 
 import sympy
 
-from loop_ir import Kernel, across, can_split_scans, divides_rows, picks_rows, row_of_pieces
+from loop_ir import (
+    Kernel,
+    across,
+    can_hold_together,
+    can_split_scans,
+    divides_rows,
+    picks_rows,
+    row_of_pieces,
+)
 from loop_ir.ir import ranges_of
 from symexpr import bounds
 from triton_emit.errors import BadSchedule
-from triton_emit.schedule import Schedule, inner_spaces, may_step, next_power_of_two, walks
+from triton_emit.schedule import (
+    Schedule,
+    inner_spaces,
+    may_step,
+    next_power_of_two,
+    piece_of,
+    walks,
+)
 from triton_emit.vectors import bends, reads_rows, slides
 
 
@@ -37,14 +52,26 @@ def check(kernel: Kernel, schedule: Schedule) -> None:
     sharing = s.kind == "looped" and can_split_scans(kernel) and fits
     expected = "0, or a power of two with one number a thread, of a looped kernel that scans a row"
     require(not s.lookback or sharing, "lookback", s.lookback, expected)
+    expected = "1, or programs that each hold a piece of a row, of a persistent kernel"
+    require(s.share == 1 or _shares(kernel, s), "share", s.share, expected)
     rows = picks_rows(kernel), divides_rows(kernel), reads_rows(kernel)
     planar = any((across(kernel), *rows, bends(kernel), slides(kernel)))
     expected = "flat: the kernel does not transpose"
     require(s.kind != "tiled" or planar, "kind", s.kind, expected)
     held = s.kind == "persistent"
     require(held or not walks(kernel), "kind", s.kind, "persistent: the kernel sums over rows")
-    for space in spaces if held and not row_of_pieces(kernel) else ():
+    whole = held and s.share == 1 and not row_of_pieces(kernel)
+    for space in spaces if whole else ():
         inner = sympy.Mul(*(a.extent for a in space))
         high = bounds(inner, dict(ranges_of(kernel)))[1]
         fits = high is not None and next_power_of_two(high) <= s.rblock
         require(fits, "rblock", s.rblock, f"at least the inner extent {high}")
+
+
+def _shares(kernel: Kernel, s: Schedule) -> bool:
+    """Whether programs can hold rows together, each a piece that is not empty."""
+    if s.kind != "persistent" or s.xblock != 1 or s.share < 1 or not can_hold_together(kernel):
+        return False
+    extent = int(sympy.Mul(*(a.extent for a in inner_spaces(kernel)[0])))
+    piece = piece_of(extent, s.share)
+    return piece <= s.rblock and piece * (s.share - 1) < extent

@@ -55,7 +55,7 @@ class LoopedWriter(RowWriter):
                 self.run_phase((), scope.body, escaping)
 
     def _loop(self, scope: Scope, escaping: frozenset[str]) -> None:
-        number, block = self.spaces.index(scope.axes), self.schedule.rblock
+        number, block = self.spaces.index(scope.axes), self.chunk
         outer, env, symbols = self.lines, dict(self.env), dict(self.symbols)
         tile = self.inner_tile(number, self.padded(scope.axes, scope.body), "RBLOCK", block)
         backwards = any(isinstance(s, Scan) and s.reverse for s in scope.body)
@@ -92,7 +92,7 @@ class LoopedWriter(RowWriter):
         end = self.write_sizes(tile.numel)
         if not backwards:
             steps = f"0, {end}, RBLOCK"
-            if self.schedule.rblock == 1:  # loads of several steps on their way at once
+            if self.chunk == 1:  # loads of several steps on their way at once
                 steps = f"tl.range({steps}, loop_unroll_factor={_together(tile.numel)})"
             else:
                 steps = f"range({steps})"
@@ -102,7 +102,7 @@ class LoopedWriter(RowWriter):
 
     def last_start(self, tile: Tile) -> str:
         """Where the last chunk begins."""
-        width = self.schedule.rblock
+        width = self.chunk
         return self.write_sizes(sympy.sympify(FloorDiv(tile.numel - 1, width) * width))
 
     def reduce(self, stmt: Reduce) -> None:

@@ -146,6 +146,8 @@ def _extreme(writer: RowWriter, stmt: Reduce, value: Value, at: str) -> Value:
 
 def _count(writer: RowWriter, dtype: DType) -> str:
     """Number of inner points as a value of a float type."""
+    if writer.piece:
+        return f"tl.cast({writer.piece}, {TL_TYPES[dtype]})"
     numel = writer.tiles[writer.inner].numel
     if numel.is_Integer:
         return f"{int(numel)}.0"
@@ -316,7 +318,7 @@ def _held(writer: RowWriter, value: Value) -> int:
     1 where a tile has more than one row, or all rows have the same."""
     if not writer.by_row or writer.inner not in value.axes:
         return 1
-    return max(1, writer.schedule.rblock // (32 * writer.schedule.num_warps))
+    return max(1, writer.chunk // (32 * writer.schedule.num_warps))
 
 
 def _exp(dtype: DType, text: str) -> str:
@@ -403,3 +405,32 @@ def _welford_finish(
     )
     m2 = writer.assign("m2", Value(folded, ATOM, dtype, rows))
     return (writer.ops.cast(mean, stmt.dtype), writer.ops.cast(m2, stmt.dtype))
+
+
+def join(
+    writer: RowWriter, stmt: Reduce, parts: list[Value], counts: str, needed: str
+) -> tuple[Value, ...]:
+    """The results of a reduction of those of pieces, tiles of one number for each piece that is
+    `needed`. counts: how many elements each has."""
+    bases = BY_REDUCTION[stmt.op]
+    value = parts[0]
+    dtype = value.dtype
+    if stmt.op == "welford":
+        total = f"tl.sum({value.text} * {counts}.to({TL_TYPES[dtype]}), 0)"
+        numel = f"{int(writer.tiles[writer.inner].numel)}.0"
+        mean = writer.assign(bases[0], _quotient(dtype, total, numel))
+        delta = writer.assign("delta", Value(f"{value.text} - {mean.text}", ADD, dtype))
+        square = f"{counts}.to({TL_TYPES[dtype]}) * {delta.text} * {delta.text}"
+        m2 = f"tl.sum({parts[1].text} + {square}, 0)"
+        return mean, writer.assign(bases[1], Value(m2, ATOM, dtype))
+    op = "max" if stmt.op == "softmax" else stmt.op
+    neutral = literal(identity(op, dtype), dtype).text
+    known = writer.assign("known", Value(f"tl.where({needed}, {value.text}, {neutral})", 0, dtype))
+    text = _reduce_call(op, known).format(axis=0)
+    folded = writer.assign(bases[0], Value(text, ATOM, dtype))
+    if stmt.op != "softmax":
+        return (folded,)
+    scale = _exp(dtype, f"{known.text} - {folded.text}")
+    total = f"tl.sum({parts[1].text} * {scale}, 0)"
+    total = f'tl.where({folded.text} == float("-inf"), 0.0, {total})'
+    return folded, writer.assign(bases[1], Value(total, ATOM, dtype))

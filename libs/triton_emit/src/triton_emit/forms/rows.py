@@ -44,11 +44,13 @@ class RowWriter(KernelWriter):
     apart: a program has rows or columns of one place of the outer axes.
     turned: how many elements a vector has where a row's are in reverse order; else 1.
     looped: rows are done chunk by chunk. shares: each by a program of its own.
+    piece: how many elements a program has of its row, as text; "": all.
     carries: by scan, what a loop carries from chunk to chunk.
     before: lines that come before a loop."""
 
     looped = False
     shares = False
+    piece = ""
 
     def __init__(self, kernel: Kernel, schedule: Schedule) -> None:
         super().__init__(kernel, schedule)
@@ -63,6 +65,11 @@ class RowWriter(KernelWriter):
         self.carries: dict[Scan, str] = {}
         self.before: list[str] = []
         self.dimensions = ("r",) if self.by_row else ("x", "r")
+
+    @property
+    def chunk(self) -> int:
+        """Elements of a step of a loop over a row."""
+        return self.schedule.rblock
 
     @property
     def inner(self) -> str:
@@ -144,7 +151,7 @@ class RowWriter(KernelWriter):
         moved = [s for s in body if isinstance(s, Load | Store)]
         own, new = ([access(self.kernel, s, over) for s in moved] for over in (axes, found))
         lost = any(a > b for a, b in zip(own, new, strict=True))
-        return axes if lost or (1 not in own and self.schedule.rblock != wide) else found
+        return axes if lost or (1 not in own and self.chunk != wide) else found
 
     def mask_inner(self, tile: Tile, axes: tuple[Axis, ...], block: int) -> None:
         """Bounds of an inner tile of these axes, whose blocks overhang its end, and whose last axis

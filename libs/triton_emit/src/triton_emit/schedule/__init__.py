@@ -15,6 +15,7 @@ from triton_emit.schedule.record import (
     index_bits,
     next_power_of_two,
     passes_32_bits,
+    piece_of,
 )
 from triton_emit.schedule.traits import (
     can_loop,

@@ -16,11 +16,13 @@ from loop_ir import (
 from loop_ir.ir import scans, statements
 from triton_emit.schedule.h200 import LANES, LINE, MULTIPROCESSORS, WARPS
 from triton_emit.schedule.record import Schedule, next_power_of_two
-from triton_emit.schedule.traits import PAIRS
+from triton_emit.schedule.traits import PAIRS, held_numbers
 from triton_emit.vectors import moves_vectors, neighbours
 
 # The longest columns that are held whole.
 PERSISTENT_COLUMNS = 128
+# Those that are held whole if they are read again, and the elements of a tile of them.
+_WHOLE_COLUMNS, _WHOLE_TILE = 1024, 16384
 # Warps that share the rows of a step of a scan of columns.
 _STEPPING = 8
 
@@ -34,15 +36,38 @@ def persistent_columns(rblock: int, bits: Literal[32, 64]) -> Schedule:
     return Schedule("persistent", xblock, rblock, warps, index_bits=bits)
 
 
+def whole_columns(
+    kernel: Kernel, width: int, rows: int, rblock: int, bits: Literal[32, 64]
+) -> Schedule | None:
+    """Of columns of up to 1024 elements that are read again for what is stored of each, and stored
+    as they lie: tiles that programs hold, 32 elements a thread (on an H100, softmax of 64 x 512 x
+    777 of f32 97 us, 146 in three loops, with its gradient 220 and 371; of 64 x 768 x 784 of bf16
+    67 and 93; an RMS norm of 192 channels of 32 x 3192 of bf16 37 and 49). Twice as many columns
+    where no access moves two of the longest (1024 x 257 of bf16: 97 us, 116; 156 in three loops).
+    None where much of a tile would be empty, or programs few."""
+    line = _stored_line(kernel)
+    if not line or _stores_rows(kernel) or scans(kernel) or 4 * width < 3 * rblock:
+        return None
+    if rblock > _WHOLE_COLUMNS or not 0 < held_numbers(kernel) <= 2:
+        return None
+    xblock = min(line, _WHOLE_TILE // rblock)
+    if rblock == _WHOLE_COLUMNS and not moves_vectors(kernel):
+        xblock *= 2
+    if rows < 2 * MULTIPROCESSORS * xblock:
+        return None
+    return Schedule("persistent", xblock, rblock, max(1, xblock * rblock // 1024), index_bits=bits)
+
+
 def looped_columns(
     kernel: Kernel, width: int, rows: int, beside: int, bits: Literal[32, 64]
 ) -> Schedule:
     """Few rows a program where there are few: each has the whole reduction to do, with as many
     warps as keep the multiprocessors reading; 16 elements a thread, 8 where each is a load of its
-    own (10007 x 3001 of bf16 on an H200: 32 us, 36 with 16). Of columns that are stored tiles of
-    2048 elements, also where programs are few: their rows are read again (softmax of 64 x 768 x 784
-    of bf16: 75 us, 88 with 4096). Scans keep to small tiles: each
-    step waits for the one before it. beside: of the rows, how many are neighbours in memory."""
+    own (10007 x 3001 of bf16 on an H200: 32 us, 36 with 16) or rows have factors (means under a
+    mask, 64 x 1023 x 1024 of bf16 on an H100: 58 us, 64 with 16). Of columns that are stored tiles
+    of 2048 elements, also where programs are few: their rows are read again (softmax of 64 x 768 x
+    784 of bf16: 75 us, 88 with 4096). Scans keep to small tiles: each step waits for the one before
+    it. beside: of the rows, how many are neighbours in memory."""
     scanning = scans(kernel)
     if may_step(kernel) and width >= 2 * _STEPPING and beside >= min(rows, LANES):
         return _stepping(kernel, width, rows, beside, bits)
@@ -61,12 +86,19 @@ def looped_columns(
         return Schedule("looped", xblock, rblock, warps, index_bits=bits)
     if not scanning and warps == 2 and _element_bytes(kernel) == 4 and not moves_vectors(kernel):
         # pieces of lines that two programs share, four elements a thread, each a load (the middle
-        # of 32 x 4096 x 4095 of f32 on an H200: 530 us, 572 of 16 elements a thread)
-        return Schedule("looped", 32, min(32, next_power_of_two(width)), 8, index_bits=bits)
+        # of 32 x 4096 x 4095 of f32 on an H100: 771 us, 915 of 32 columns and 8 warps; on an H200
+        # of those 530, and 572 of 16 elements a thread)
+        rblock = min(32, next_power_of_two(width))
+        return Schedule("looped", 64, rblock, max(1, rblock // 2), index_bits=bits)
     rblock = min(512 * warps // xblock, next_power_of_two(width))
-    elements = 512 if scanning or moves_vectors(kernel) else 256  # of a warp
+    alone = moves_vectors(kernel) and (line or _loads(kernel) == 1)
+    elements = 512 if scanning or alone else 256  # of a warp
     warps = min(32, max(1, xblock * rblock // elements))
     return Schedule("looped", xblock, rblock, warps, index_bits=bits)
+
+
+def _loads(kernel: Kernel) -> int:
+    return sum(isinstance(s, Load) for p in kernel.phases if p.axes for s in p.body)
 
 
 def picked_columns(kernel: Kernel, rows: int, bits: Literal[32, 64]) -> Schedule | None:

@@ -5,16 +5,25 @@ from dataclasses import replace
 
 import sympy
 
-from loop_ir import HELD_ROW, Kernel, columns_part, pair_softmax, reduces_columns, shares_scans
+from loop_ir import (
+    HELD_ROW,
+    Kernel,
+    columns_part,
+    pair_softmax,
+    programs_of_row,
+    reduces_columns,
+    shares_scans,
+)
 from loop_ir.ir import at_hints, hints_of
 from triton_emit.schedule.columns import (
     PERSISTENT_COLUMNS,
     looped_columns,
     persistent_columns,
     picked_columns,
+    whole_columns,
 )
 from triton_emit.schedule.h200 import MULTIPROCESSORS, ROW
-from triton_emit.schedule.held import WIDEST_ROW, held, long_rows, reads_one_row
+from triton_emit.schedule.held import WIDEST_ROW, held, long_rows, reads_one_row, together
 from triton_emit.schedule.loops import MOST_KEPT, looking_back, looped, read_twice, walking
 from triton_emit.schedule.points import of_points
 from triton_emit.schedule.record import Schedule, index_bits, next_power_of_two
@@ -51,10 +60,14 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
         return walking(kernel, rblock, bits)
     if shares_scans(kernel, hints):
         return looking_back(kernel, bits)
+    if (share := programs_of_row(kernel, hints)) > 1:
+        return together(kernel, share, bits)
     if (picked := picked_columns(kernel, rows, bits)) is not None and can_loop(kernel):
         return picked
     if columns and snug and rblock <= PERSISTENT_COLUMNS:
         return persistent_columns(rblock, bits)
+    if columns and snug and (whole := whole_columns(kernel, widest, rows, rblock, bits)):
+        return whole
     if columns and can_loop(kernel):
         parts = columns_part(kernel)
         beside = at_hints(kernel.axes[-1].extent, hints) if parts else rows

@@ -7,9 +7,16 @@ from typing import Literal
 from loop_ir import HELD_ROW, DType, Indirect, Kernel, Load, Reduce, Store, row_of_pieces
 from loop_ir.ir import statements
 from triton_emit.rereading import computes_again
-from triton_emit.schedule.h200 import LANES, MULTIPROCESSORS, NARROW, ROW
-from triton_emit.schedule.record import Schedule
-from triton_emit.schedule.traits import held_numbers, read_again, row_loads, rows_read, walks
+from triton_emit.schedule.h200 import LANES, LONG, MULTIPROCESSORS, NARROW, ROW
+from triton_emit.schedule.record import Schedule, next_power_of_two, piece_of
+from triton_emit.schedule.traits import (
+    held_numbers,
+    inner_bound,
+    read_again,
+    row_loads,
+    rows_read,
+    walks,
+)
 
 _SHORT = 128
 # The shortest tile that is worth cutting, and numbers that a thread has room for meanwhile.
@@ -59,6 +66,14 @@ def _persistent(
         return Schedule("persistent", xblock, rblock, warps, index_bits=bits)
     most = 16 if rblock <= HELD_ROW else 32
     return Schedule("persistent", 1, rblock, min(most, rblock // 512), index_bits=bits)
+
+
+def together(kernel: Kernel, share: int, bits: Literal[32, 64]) -> Schedule:
+    """Of a row that `share` programs hold, 32 numbers of it a thread."""
+    piece = piece_of(int(inner_bound(kernel) or 1), share)
+    rblock = next_power_of_two(piece)
+    warps = max(1, rblock * max(1, held_numbers(kernel)) // (32 * LANES))
+    return Schedule("persistent", 1, rblock, min(32, warps), index_bits=bits, share=share)
 
 
 def long_rows(kernel: Kernel, bits: Literal[32, 64]) -> Schedule | None:
@@ -192,15 +207,16 @@ def _of_wide(kernel: Kernel, schedule: Schedule) -> Schedule:
     """Twice as many warps where long rows are summed in 64 bits, 8 elements a thread (16384 x 4096
     of i32 on an H200: 67 us, 70 with 16). Half the rows where several of 32 bits are read for what
     is stored, 16 elements a thread (two of 65536 x 256: 52 us, 57 with 32; a gradient that reads
-    three of 65536 x 512: 160, 177)."""
+    three of 65536 x 512: 160, 177), or long ones of 16 (gradients of cosines of 65536 x 768 of
+    bf16 on an H100: 154 us, 181)."""
     read = row_loads(kernel)
     stored = any(isinstance(s, Store) for p in kernel.phases if p.axes for s in p.body)
-    several = len({s.buffer for s in read}) > 1 and all(s.dtype.itemsize == 4 for s in read)
+    wide = all(s.dtype.itemsize == 4 for s in read) or schedule.rblock == LONG
+    several = len({s.buffer for s in read}) > 1 and wide
     if several and stored and schedule.xblock > 1:
         return replace(schedule, xblock=schedule.xblock // 2)
     reduces = [s for s in statements(kernel) if isinstance(s, Reduce)]
     sums = all(s.dtype in (DType.i64, DType.u64) and s.op == "sum" for s in reduces)
-    wide = bool(reduces) and sums
-    if wide and schedule.xblock == 1 and schedule.rblock >= 4096:
+    if reduces and sums and schedule.xblock == 1 and schedule.rblock >= 4096:
         return replace(schedule, num_warps=min(16, 2 * schedule.num_warps))
     return schedule

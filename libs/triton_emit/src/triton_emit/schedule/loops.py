@@ -23,8 +23,9 @@ from triton_emit.vectors import access
 _PIECES = (1024, 2048)
 # Of rows that a program walks over, what is read ahead, and at most.
 _AHEAD_BYTES, MOST_AHEAD = 24 << 10, 96 << 10
-# And one that is read once in steps of twice as many elements by twice as many warps (sums of
-# squares of 8192 x 12288 of bf16 on an H200: 53 us, 56).
+# And one that is read once for a number, in steps of twice as many elements by twice as many warps
+# (sums of squares of 8192 x 12288 of bf16 on an H200: 53 us, 56; not three sums of bytes, 16384 x
+# 20001 on an H100: 521 us, 195).
 _VERY_LONG = 12288
 # Rows that 32 warps hold, 16 elements of each a thread.
 MOST_KEPT = 2
@@ -57,7 +58,9 @@ def looped(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]) -> Sche
     if warps <= 8 and not (pairs or again or applies):
         loads = {s: p.axes for p in phases for s in p.body if isinstance(s, Load)}
         if warps == 4 or len(loads) > 1 or any(access(kernel, *s) == 1 for s in loads.items()):
-            plain = width >= _VERY_LONG and all(len(p.axes) == 1 for p in phases)
+            folds = sum(isinstance(s, Reduce) for p in phases for s in p.body)
+            single = folds == 1 and row_bytes(kernel) > 1
+            plain = single and width >= _VERY_LONG and all(len(p.axes) == 1 for p in phases)
             rblock, warps = (4096, 16) if plain else (min(2048, rblock), 8)
             if piece := _piece(kernel):
                 rblock, warps = piece, piece // 256

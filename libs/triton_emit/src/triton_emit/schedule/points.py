@@ -60,9 +60,10 @@ def of_points(
         # Few wait for the one of most steps; each element has a function of its own in the text.
         return replace(flat, xblock=512 if steps.isdisjoint(_LONG_STEPS) else 128, num_warps=4)
     if any(isinstance(s, Compute) and s.op == "rarely" for s in statements(kernel)):
-        # Its warps wait for each other before they branch (bessel_j0 of 2**25 f32 on an H200:
-        # 79 us in blocks of four warps, 75 of two, 83 in blocks of 256 of one).
-        return replace(flat, num_warps=max(1, flat.num_warps // 2))
+        # Its warps wait for each other before they branch (bessel_j0 of 2**25 f32 on an H100:
+        # 99 us in blocks of 1024 of four warps, 95 of two, 94 in blocks of 512 of one).
+        xblock = min(512, flat.xblock)
+        return replace(flat, xblock=xblock, num_warps=max(1, xblock // 512))
     if reads_records(kernel):
         # Two a thread (three coordinates of 2**23 points on an H200: 36.6 us, 39.0 of four).
         return replace(flat, xblock=flat.xblock // 2, num_warps=2 * flat.num_warps)

@@ -12,6 +12,8 @@ from symexpr import Ranges, bounds
 
 Kind = Literal["flat", "tiled", "persistent", "looped"]
 INT32_MAX = 2**31 - 1
+# Pieces of rows from this many elements on begin at multiples of so many.
+_LONG_PIECE, _ALIGNED = 1024, 128
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,8 @@ class Schedule:
     columns, how many places along the scan a thread takes one after the other; 1: its tile is not
     cut so. `pairs`: a point of a flat kernel is two neighbours (`pairs.py`). `lookback`: of a
     looped kernel that scans a row, of how many chunks before its own a program reads what they fold
-    to at once; 0: a program walks over all chunks of its row."""
+    to at once; 0: a program walks over all chunks of its row. `share`: of a persistent kernel, how
+    many programs hold one row, a piece each; 1: a program holds whole rows."""
 
     kind: Kind
     xblock: int
@@ -42,11 +45,19 @@ class Schedule:
     steps: int = 1
     pairs: bool = False
     lookback: int = 0
+    share: int = 1
 
 
 def next_power_of_two(n: int) -> int:
     """The least power of two that is at least `n`; 1 of what is less."""
     return 1 << max(0, n - 1).bit_length()
+
+
+def piece_of(extent: int, share: int) -> int:
+    """Elements of each piece but the last of a row that `share` programs hold: long ones begin
+    where cache lines do."""
+    piece = -(-extent // share)
+    return piece if piece < _LONG_PIECE else -(-piece // _ALIGNED) * _ALIGNED
 
 
 def index_bits(kernel: Kernel) -> Literal[32, 64]:

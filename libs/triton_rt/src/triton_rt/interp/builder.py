@@ -51,6 +51,7 @@ class NumpyBuilder(MemoryBuilder):
         }
         self.grid_dim: tuple[int, int, int] = (1, 1, 1)
         self.grid_idx: tuple[int, int, int] = (0, 0, 0)
+        self.clock = 0  # nanoseconds
 
     def get_bf16(self, value: float) -> Handle:
         """A constant of type bf16, whose bits are kept in 16-bit integers."""
