@@ -22,6 +22,10 @@ def queries(x: Any, q: Any, k: Any, v: Any) -> tuple[Any, ...]:
     return tuple(F.linear(x, w) for w in (q, k, v))
 
 
+def biased(x: Any, q: Any, k: Any, v: Any, *biases: Any) -> tuple[Any, ...]:
+    return tuple(F.linear(x, w, b) for w, b in zip((q, k, v), biases, strict=True))
+
+
 def changed(x: Any, q: Any, k: Any, v: Any) -> tuple[Any, ...]:
     """A weight is written between the products."""
     first = F.linear(x, q)
@@ -54,6 +58,16 @@ def test_one_launch_for_all(options: dict[str, Any], as_on_gpu: Any, rows: int) 
     for got, w in zip(compiled(*args), args[1:], strict=True):
         assert got.stride() == (w.shape[0], 1)
         assert relative_error(got.double(), args[0].double() @ w.double().t()) < 4e-3
+
+
+def test_each_has_its_bias(options: dict[str, Any], as_on_gpu: Any) -> None:
+    choices = as_on_gpu(timer(0.5))
+    args = *operands(16), *(torch.randn(n).bfloat16() for n in COLUMNS)
+    compiled = compile_cli.compile(biased, args, options=options)
+    assert choices[-1].problem.n == sum(COLUMNS)
+    expected = biased(*(x.double() for x in args))
+    for got, one in zip(compiled(*args), expected, strict=True):
+        assert relative_error(got.double(), one) < 4e-3
 
 
 def test_the_faster_way_is_taken(options: dict[str, Any], as_on_gpu: Any) -> None:

@@ -151,9 +151,10 @@ class MatmulChooser:
         given = [task.inputs(hints) for task in tasks]
 
         def all_of_them(inputs: gemm_templates.Inputs) -> list[Tensor]:
+            biases = inputs.operands[len(tasks) :] or [None] * len(tasks)
             return [
-                run(replace(own, a=inputs.a, b=matrix))
-                for run, own, matrix in zip(runs, given, inputs.before, strict=True)
+                run(replace(own, a=inputs.a, b=matrix, bias=bias))
+                for run, own, matrix, bias in zip(runs, given, inputs.before, biases, strict=True)
             ]
 
         return all_of_them

@@ -184,8 +184,7 @@ class MatmulPlanner:
         label = f"{choice.config} of {len(task.nodes)} products"
         measured = ((f"{node.out} and others", choice),)
         decision = Decision(node.out, (Decided(None, label),), measured)
-        used = {n.b.buffer for n in task.nodes} | {node.a.buffer}
-        even = frozenset(self.facts.inputs & used)
+        even = self.facts.inputs & task.reads
         return MatmulPlan(((None, steps),), decision, even, more=tuple(task.results))
 
     @functools.cached_property

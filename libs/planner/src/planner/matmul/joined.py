@@ -8,7 +8,7 @@ Alone, the narrow ones leave most of a GPU idle. No matrix is copied."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -34,25 +34,36 @@ _MOST = 4
 def joinable(graph: Graph) -> dict[str, tuple[Matmul, ...]]:
     """Sets of products, by the result of their first, whose place is that of all."""
     found: dict[str, tuple[Matmul, ...]] = {}
-    sets: dict[tuple[TensorRef, DType], list[int]] = {}
+    sets: dict[tuple[TensorRef, DType, bool], list[int]] = {}
     for at, node in enumerate(graph.nodes):
         if isinstance(node, Matmul) and _is_alone(node):
-            sets.setdefault((node.a, node.type.dtype), []).append(at)
+            sets.setdefault((node.a, node.type.dtype, node.bias is None), []).append(at)
     for places in sets.values():
         nodes = [n for at in places[:_MOST] if isinstance(n := graph.nodes[at], Matmul)]
         between = graph.nodes[places[0] : places[len(nodes) - 1]]
         changed = {name for node in between for name in writes(node)}
-        if len(nodes) > 1 and changed.isdisjoint({n.b.buffer for n in nodes} | {nodes[0].a.buffer}):
+        if len(nodes) > 1 and changed.isdisjoint(ref.buffer for ref in _read(nodes)):
             found[nodes[0].out] = tuple(nodes)
     return found
 
 
+def _read(nodes: Sequence[Matmul]) -> list[TensorRef]:
+    """The one matrix, those that it is multiplied by, and their biases."""
+    biases = (n.bias for n in nodes if n.bias is not None)
+    return [nodes[0].a, *(n.b for n in nodes), *biases]
+
+
 def _is_alone(node: Matmul) -> bool:
-    """A plain product of few rows and a transposed weight, stored as it is."""
-    plain = is_plain(node) and node.bias is None and node.groups is None and not node.prologues
-    types = (node.a.type, node.b.type, node.type)
+    """A plain product of few rows and a transposed weight, with or without a bias, stored as it
+    is."""
+    plain = is_plain(node) and node.groups is None and not node.prologues
+    types = [node.a.type, node.b.type, node.type]
     if not plain or node.epilogue is not None or any(len(t.size) != 2 for t in types):
         return False
+    if node.bias is not None:
+        if node.bias.type.stride != (1,):
+            return False
+        types.append(node.bias.type)
     numbers = [n for t in types for n in (*t.size, *t.stride, t.offset)]
     if not all(n.is_Integer for n in numbers) or node.type.size[0] > MOST_ROWS:
         return False
@@ -78,11 +89,12 @@ class JoinedTask:
 
     def inputs(self, hints: Hints) -> gemm_templates.Inputs:
         """Random tensors with the layouts of the nodes'."""
-        refs = (self.nodes[0].a, *(n.b for n in self.nodes))
+        refs, count = _read(self.nodes), len(self.nodes)
         made = Buffers([(ref.buffer, ref.type) for ref in refs], hints)
-        a, *matrices = (made.view(ref.buffer, ref.type) for ref in refs)
-        results = tuple(random_tensor(n.type, hints) for n in self.nodes)
-        return gemm_templates.Inputs(a, matrices[0], None, None, results, before=tuple(matrices))
+        a, *others = (made.view(ref.buffer, ref.type) for ref in refs)
+        results = (random_tensor(n.type, hints) for n in self.nodes)
+        operands, matrices = (*results, *others[count:]), tuple(others[:count])
+        return gemm_templates.Inputs(a, matrices[0], None, None, operands, before=matrices)
 
     def steps(self, config: gemm_templates.Config, name: str) -> Steps:
         """The template's launches, and its workspaces, as of `MatmulTask.steps`."""
@@ -91,6 +103,8 @@ class JoinedTask:
         values: dict[str, LaunchArg] = {"a": _start(first.a), "b": _start(first.b)}
         for i, node in enumerate(self.nodes):
             values |= {f"matrix{i}": _start(node.b), f"result{i}": node.out}
+            if node.bias is not None:
+                values[f"bias{i}"] = _start(node.bias)
         allocate = []
         for memory in plan.workspaces:
             count = int(evaluate(parse(memory.elements_text), self._sizes))
@@ -111,6 +125,11 @@ class JoinedTask:
     @property
     def _sizes(self) -> Mapping[str, int]:
         return {"M": self.problem.m, "N": self.problem.n}
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """The buffers of what it reads."""
+        return frozenset(ref.buffer for ref in _read(self.nodes))
 
     @property
     def results(self) -> Iterator[tuple[str, TensorType]]:
@@ -138,6 +157,7 @@ def join(nodes: tuple[Matmul, ...], aligned: Set[str]) -> JoinedTask:
     outs = [TensorRef(n.out, n.type) for n in nodes]
     matrices = tuple(param(f"matrix{i}", n.b) for i, n in enumerate(nodes))
     results = tuple(param(f"result{i}", ref, True) for i, ref in enumerate(outs))
+    biases = tuple(param(f"bias{i}", n.bias) for i, n in enumerate(nodes) if n.bias is not None)
     problem = gemm_templates.Problem(
         rows,
         ends[-1],
@@ -148,7 +168,11 @@ def join(nodes: tuple[Matmul, ...], aligned: Set[str]) -> JoinedTask:
         (int(first.a.type.stride[0]), int(first.a.type.stride[1])),
         (0, 0),
         epilogue=gemm_templates.Epilogue(
-            "store_columns", _stores(columns, ends), results, stores=True, work=4.0
+            "store_columns",
+            _stores(columns, ends, bool(biases)),
+            (*results, *biases),
+            stores=True,
+            work=4.0,
         ),
         prologue_b=gemm_templates.Prologue(
             "columns_of", _reads(inner, ends), matrices, dtype, bytes_per_element=2.0
@@ -173,9 +197,15 @@ def _reads(inner: int, ends: list[int]) -> str:
     )
 
 
-def _stores(columns: list[int], ends: list[int]) -> str:
-    lines = ["    value = acc.to(operands[0].dtype.element_ty)"]
-    for i, (count, end) in enumerate(zip(columns, ends, strict=True)):
+def _stores(columns: list[int], ends: list[int], biased: bool) -> str:
+    lines = ["    value = acc"]
+    parts = list(enumerate(zip(columns, ends, strict=True)))
+    for i, (count, end) in parts if biased else ():
+        here = f"(rn >= {end - count}) & (rn < {end})"
+        place = f"operands[{i + len(parts)}] + (rn - {end - count})"
+        lines.append(f"    value += tl.load({place}, mask={here}, other=0.0).to(tl.float32)")
+    lines.append("    value = value.to(operands[0].dtype.element_ty)")
+    for i, (count, end) in parts:
         inside = f"mask & (rn >= {end - count}) & (rn < {end})"
         place = f"operands[{i}] + (rm * {count} + (rn - {end - count}))"
         lines.append(f"    tl.store({place}, value, mask={inside})")
