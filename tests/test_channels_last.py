@@ -316,7 +316,7 @@ def times(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     each measurement adds one more item."""
     found = [100e-6, 50e-6]
 
-    def measure(runs: Any, info: Any) -> list[float]:
+    def measure(runs: Any, info: Any, rounds: int) -> list[float]:
         found.append(len(runs))
         first, second = (run() for run in runs)
         assert not first.is_contiguous(memory_format=LAST)
@@ -371,6 +371,27 @@ def test_equal_convolutions_are_measured_once(
     assert "3 convolutions of 2 kinds: 300.0 us as given; channels last 150.0 us" in (
         compiled.graph.explain()
     )
+
+
+@pytest.mark.parametrize(
+    ("last", "tune", "count"), [(50e-6, "auto", 3), (99e-6, "auto", 5), (50e-6, "max", 5)]
+)
+def test_what_reads_little_is_measured_where_it_may_matter(
+    anywhere: None, times: list[float], options: dict[str, Any], last: float, tune: str, count: int
+) -> None:
+    """Of five convolutions of about the same bytes three are enough where one way is twice as
+    fast."""
+
+    def five(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+        return tuple(conv(x[..., n:], w) for n in range(5))
+
+    times[1] = last
+    settings = {**options, "tune": tune, "gemm": "extern"}
+    compiled = compile_cli.compile(five, (X, W), options=settings)
+    assert len(times) - 2 == count
+    said = compiled.graph.explain()
+    assert ("(3 measured)" in said) == (count == 3)
+    assert "5 convolutions of 5 kinds" in said
 
 
 def test_an_expanded_tensor_is_measured(

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from triton_emit import Schedule, default_schedule, emit
+from loop_ir import Load, Origin, Store
+from loop_ir.ir import map_statements
+from triton_emit import Emitter, Schedule, default_schedule, emit
+
+emit_module = sys.modules["triton_emit.emit"]
 
 SYMBOLS = {"s0": 3}
 
@@ -51,3 +57,26 @@ def test_wide_rows_are_looped_over(tools: SimpleNamespace) -> None:
     emitted = tools.check(tools.kernels["softmax_wide"])
     assert emitted.schedule.kind == "looped"
     assert emitted.source.count("for start in range(0, 131072, RBLOCK):") == 2
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_alike_kernels_are_emitted_once(name: str, tools: SimpleNamespace) -> None:
+    """Another layer's: other buffers, origins and name. Nothing else may come of the first."""
+    kernel = tools.kernels[name]
+    names = {b.name: f"layer_1_{b.name}" for b in reversed(kernel.buffers)}
+    other = replace(
+        map_statements(
+            kernel,
+            lambda s: replace(s, buffer=names[s.buffer]) if isinstance(s, Load | Store) else s,
+        ),
+        name=f"{name}_again",
+        buffers=tuple(replace(b, name=names[b.name]) for b in kernel.buffers),
+        origins=(Origin("aten.add.Tensor", "encoder.py:99"),),
+    )
+    schedule = default_schedule(kernel, {"s0": 64})
+    emitter, calls = Emitter(), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(emit_module, "emit", lambda *a: calls.append(a) or emit(*a))
+        for one in (kernel, other, kernel):
+            assert emitter(one, schedule) == emit(one, schedule)
+    assert len(calls) == 1

@@ -4,9 +4,8 @@
 178.2 us for 55 copies -> channels last
 """
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,13 +23,21 @@ from tuning import MARGINS, added_seconds
 LAUNCH = 2e-6
 # Of the time of a copy: what it costs more to write a result in another order than it is read in.
 _FUSED = 0.25
+# Of each way to fill the cache, as many rounds: it is sums of times that are compared.
+_ROUNDS = 5
+# Kinds are left out once so many, of this share of the bytes, were measured, and one side is ahead
+# by that.
+_SOME = 3
+_MOST = 0.6
+_CLEAR = 0.15
 aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
 class Comparison:
     """Seconds of all convolutions as they are given and channels-last, and of the copies that the
-    latter need. Where nothing can be measured, `missing` says why."""
+    latter need. Where nothing can be measured, `missing` says why. measured: how many kinds were;
+    the others are taken to be like these, by the bytes that they read."""
 
     calls: int
     kinds: int
@@ -39,6 +46,13 @@ class Comparison:
     last: float = 0.0
     copying: float = 0.0
     missing: str = ""
+    measured: int = 0
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether one side is so far ahead that what was not measured would not change it."""
+        last = self.last + self.copying
+        return last < (1 - _CLEAR) * self.given or self.given < (1 - _CLEAR) * last
 
     @property
     def pays(self) -> bool:
@@ -51,9 +65,11 @@ class Comparison:
         start = f"{self.calls} convolutions of {self.kinds} kinds: "
         if self.missing:
             return f"{start}as given ({self.missing})"
+        some = f"({self.measured} measured) " if self.measured < self.kinds else ""
         return (
-            f"{start}{self.given * 1e6:.1f} us as given; channels last {self.last * 1e6:.1f} us, "
-            f"and at most {self.copying * 1e6:.1f} us for {self.copies} copies -> "
+            f"{start}{some}{self.given * 1e6:.1f} us as given; "
+            f"channels last {self.last * 1e6:.1f} us, and at most "
+            f"{self.copying * 1e6:.1f} us for {self.copies} copies -> "
             f"{'channels last' if self.pays else 'as given'}"
         )
 
@@ -76,7 +92,7 @@ class ChannelsLast:
     def _pays(self, rewrite: Rewrite) -> bool:
         if self.options.channels_last == "on":
             return True
-        self.comparison = compare(rewrite, self.store)
+        self.comparison = compare(rewrite, self.store, self.options.tune == "max")
         return self.comparison.pays
 
     @cached_property
@@ -89,32 +105,45 @@ class ChannelsLast:
         return str(self.comparison or "")
 
 
-def compare(rewrite: Rewrite, store: gemm_templates.Store) -> Comparison:
-    """Each kind of convolution is measured once, and its times kept in `store`."""
+def compare(rewrite: Rewrite, store: gemm_templates.Store, all_kinds: bool = False) -> Comparison:
+    """Each kind of convolution is measured once, and its times kept in `store`: those that read
+    most first, until it is clear what comes of it. all_kinds: measure all."""
     calls, copies = len(rewrite.convolutions), len(rewrite.copies)
     if any(size.node.hint is None for size in _dynamic(rewrite)):
         return Comparison(calls, calls, copies, missing="a size that nothing is known of")
-    counts = Counter(map(_kind, rewrite.convolutions))
-    totals = (calls, len(counts), copies)
+    kinds: dict[str, list[Convolution]] = {}
+    for one in rewrite.convolutions:
+        kinds.setdefault(_kind(one), []).append(one)
     device = rewrite.convolutions[0].given[0].device
+    compared = Comparison(calls, len(kinds), copies)
     if not _measurable(device):
-        return Comparison(*totals, missing="no GPU to measure on")
+        return replace(compared, missing="no GPU to measure on")
     if torch.are_deterministic_algorithms_enabled():
-        return Comparison(*totals, missing="nothing is measured for deterministic algorithms")
+        return replace(compared, missing="nothing is measured for deterministic algorithms")
     info = gemm_templates.device_info(device)
-    given = last = 0.0
+    moved = sum(2 * _bytes(c.tensor) * (_FUSED if c.fused else 1) for c in rewrite.copies)
+    copying = moved / info.dram_rate + LAUNCH * sum(not c.fused for c in rewrite.copies)
+    size = {kind: sum(map(_read, alike)) for kind, alike in kinds.items()}
+    whole, part, given, last = sum(size.values()), 0, 0.0, 0.0
     # Under torch.compile fake tensors are in force; what is measured is real.
     with unset_fake_temporarily(), torch.no_grad():
         try:
-            for one in {_kind(c): c for c in rewrite.convolutions}.values():
-                times = _times(one, info, store)
-                given += counts[_kind(one)] * times[0]
-                last += counts[_kind(one)] * times[1]
+            for number, kind in enumerate(sorted(kinds, key=lambda kind: -size[kind]), 1):
+                times = _times(kinds[kind][0], info, store)
+                part += size[kind]
+                given += len(kinds[kind]) * times[0]
+                last += len(kinds[kind]) * times[1]
+                scale = whole / part if part else 1.0
+                compared = replace(
+                    compared, given=given * scale, last=last * scale, copying=copying,
+                    measured=number,
+                )  # fmt: skip
+                enough = number >= _SOME and part >= _MOST * whole and compared.is_clear
+                if enough and not all_kinds:
+                    break
         except torch.OutOfMemoryError:
-            return Comparison(*totals, missing="no memory to measure with")
-    moved = sum(2 * _bytes(c.tensor) * (_FUSED if c.fused else 1) for c in rewrite.copies)
-    copying = moved / info.dram_rate + LAUNCH * sum(not c.fused for c in rewrite.copies)
-    return Comparison(*totals, given, last, copying)
+            return Comparison(calls, len(kinds), copies, missing="no memory to measure with")
+    return compared
 
 
 def _measurable(device: torch.device) -> bool:
@@ -144,7 +173,7 @@ def _times(
     record = store.get(key)
     if record is None:
         runs = [_call(one, one.given, one.bias), _call(one, one.last, None)]
-        seconds = added_seconds(runs, info.l2_bytes)
+        seconds = added_seconds(runs, info.l2_bytes, _ROUNDS)
         record = {"given": seconds[0], "last": seconds[1]}
         store.put(key, record)
     return float(record["given"]), float(record["last"])
@@ -176,6 +205,11 @@ def _sizes(tensor: Tensor) -> tuple[int, ...]:
 def _numbers(values: Sequence[Any]) -> tuple[int, ...]:
     """With hints in place of what is dynamic."""
     return tuple(v if isinstance(v, int) else int(v.node.hint) for v in values)
+
+
+def _read(one: Convolution) -> int:
+    """Bytes of its operands."""
+    return sum(map(_bytes, one.given))
 
 
 def _bytes(tensor: Tensor) -> int:

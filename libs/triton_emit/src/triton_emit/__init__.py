@@ -4,7 +4,7 @@ The text is meant to be read: it is what a person would have written for this ke
 schedule, and it runs as it is under Triton and under Triton's interpreter."""
 
 from triton_emit.candidates import as_kind, candidate_schedules
-from triton_emit.emit import emit, emit_list
+from triton_emit.emit import Emitter, emit, emit_list
 from triton_emit.epilogue import emit_epilogue
 from triton_emit.errors import (
     BadEpilogue,
@@ -21,8 +21,8 @@ from triton_emit.scores import emit_scores
 from triton_emit.source import EpilogueSource, PrologueSource, ScoreSource, TritonKernel
 
 __all__ = [
-    "BadEpilogue", "BadPrologue", "BadSchedule", "EpilogueSource", "PrologueSource", "Schedule",
-    "ScoreSource", "TritonEmitError", "TritonKernel", "UnsupportedDType", "UnsupportedKernel",
-    "as_kind", "candidate_schedules", "default_schedule", "emit", "emit_epilogue", "emit_list",
-    "emit_prologue", "emit_scores", "likeness", "list_schedule",
+    "BadEpilogue", "BadPrologue", "BadSchedule", "Emitter", "EpilogueSource", "PrologueSource",
+    "Schedule", "ScoreSource", "TritonEmitError", "TritonKernel", "UnsupportedDType",
+    "UnsupportedKernel", "as_kind", "candidate_schedules", "default_schedule", "emit",
+    "emit_epilogue", "emit_list", "emit_prologue", "emit_scores", "likeness", "list_schedule",
 ]  # fmt: skip

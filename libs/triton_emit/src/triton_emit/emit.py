@@ -1,9 +1,11 @@
-"""`emit`: a loop IR kernel under a schedule -> a Triton kernel; `emit_list`: several of them."""
+"""`emit`: a loop IR kernel under a schedule -> a Triton kernel; `Emitter`: many; `emit_list`:
+several as one."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 from loop_ir import Kernel, in_pieces, pair_softmax, row_of_pieces
+from loop_ir.ir import Alike
 from triton_emit.errors import BadSchedule
 from triton_emit.forms.check import check
 from triton_emit.forms.kernel import KernelWriter
@@ -18,7 +20,7 @@ from triton_emit.forms.walk import WalkWriter
 from triton_emit.idioms import cheaper
 from triton_emit.joined_loads import join_loads
 from triton_emit.schedule import Schedule, walks
-from triton_emit.source import TritonKernel
+from triton_emit.source import TritonKernel, as_of, with_buffers
 from triton_emit.ssa import clean
 
 _FORMS: dict[str, type[KernelWriter]] = {
@@ -36,6 +38,21 @@ def emit(kernel: Kernel, schedule: Schedule) -> TritonKernel:
     lacks, UnsupportedKernel when a loop would have to read what it overwrote."""
     kernel, form = _fitting(kernel if schedule.pairs else join_loads(kernel), schedule)
     return form(kernel, schedule).emit()
+
+
+class Emitter:
+    """`emit`, done once for kernels that are alike, as those of the layers of a model are: the
+    others get the text with their own name and origins, and their buffers as arguments."""
+
+    def __init__(self) -> None:
+        self._alike = Alike()
+
+    def __call__(self, kernel: Kernel, schedule: Schedule) -> TritonKernel:
+        """What `emit` gives, and raises."""
+        made = self._alike.once(
+            ("emit", schedule), [kernel], lambda: emit(kernel, schedule), renamed=with_buffers
+        )
+        return as_of(made, kernel)
 
 
 def emit_list(kernels: Sequence[Kernel], schedule: Schedule) -> TritonKernel:

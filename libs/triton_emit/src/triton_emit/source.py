@@ -1,7 +1,7 @@
 """What the emitter hands back."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import sympy
 
@@ -113,13 +113,34 @@ def module(signature: str, lines: Sequence[str], kernel: Kernel) -> str:
     """A Python module that defines the `@triton.jit` function `signature` of these lines, with the
     helpers that they call and the origins of `kernel` above it."""
     body = "\n".join(INDENT + line for line in lines)
-    head = "".join(f"# {line}\n" for line in _origin_lines(kernel.origins))
     blocks = [
         "import triton\nimport triton.language as tl",
         helper_text(called(body)),
-        f"{head}@triton.jit\ndef {signature}:\n{body}\n",
+        f"{_head(kernel)}{_DEFINES}{signature}:\n{body}\n",
     ]
-    return "\n\n\n".join(b for b in blocks if b)
+    return _BETWEEN.join(b for b in blocks if b)
+
+
+_DEFINES, _BETWEEN = "@triton.jit\ndef ", "\n\n\n"
+
+
+def _head(kernel: Kernel) -> str:
+    return "".join(f"# {line}\n" for line in _origin_lines(kernel.origins))
+
+
+def as_of(made: TritonKernel, kernel: Kernel) -> TritonKernel:
+    """What was emitted of a kernel that is alike, with the name and the origins of this one."""
+    if made.name == kernel.name:
+        return made
+    before, _, rest = made.source.rpartition(f"{_DEFINES}{made.name}(")
+    text = f"{before[: before.rindex(_BETWEEN)]}{_BETWEEN}{_head(kernel)}"
+    return replace(made, name=kernel.name, source=f"{text}{_DEFINES}{kernel.name}({rest}")
+
+
+def with_buffers(made: TritonKernel, names: Mapping[str, str]) -> TritonKernel:
+    """Launched with other buffers, by the names of those that it was emitted for."""
+    args = tuple(names.get(arg, arg) if isinstance(arg, str) else arg for arg in made.args)
+    return replace(made, args=args)
 
 
 def _origin_lines(origins: tuple[Origin, ...]) -> list[str]:

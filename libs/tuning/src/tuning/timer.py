@@ -18,7 +18,7 @@ from tuning.margins import MARGINS
 #: Longest head start given to the host, in cycles: about 0.1 s.
 _MAX_HEAD_START = 200_000_000
 
-_ROUNDS = 13  # with each way to fill the cache
+_ROUNDS = 13  # by default, with each way to fill the cache
 _AHEAD = 50e-6  # s, what the host needs to queue the events and the fill of the cache
 _FASTEST_CLOCK = 2.2e9  # Hz, no GPU's is higher
 _BEFORE = 10_000  # cycles of the kernel before each call, about 5 us
@@ -75,9 +75,12 @@ class Timer:
             self._flush = 0
 
 
-def added_seconds(runs: Sequence[Callable[[], object]], l2_bytes: int) -> list[float]:
+def added_seconds(
+    runs: Sequence[Callable[[], object]], l2_bytes: int, rounds: int = _ROUNDS
+) -> list[float]:
     """Seconds that each call adds to a stream that is busy before it, with nothing of its own in
-    the L2 cache, of `l2_bytes` bytes.
+    the L2 cache, of `l2_bytes` bytes. rounds: with each way to fill that, at least 2; fewer do
+    where many such times are added up.
 
         event, spin, event        -> t0
         event, spin, run, event   -> t0 + its seconds
@@ -119,7 +122,7 @@ def added_seconds(runs: Sequence[Callable[[], object]], l2_bytes: int) -> list[f
         *(r for i, r in enumerate(runs) if i not in slow),
     ]
     cycles = int(len(both) * (2 * host + _AHEAD) * _FASTEST_CLOCK)
-    added = zip(*(_added(both, flush, cycles) for flush in flushes), strict=True)
+    added = zip(*(_added(both, flush, cycles, rounds) for flush in flushes), strict=True)
     return [
         once[i] if i in slow else max(sum(next(added)) / len(flushes), _LEAST)
         for i in range(len(runs))
@@ -149,11 +152,11 @@ def out_of_reach(once: Sequence[float]) -> set[int]:
 
 
 def _added(
-    both: Sequence[Callable[[], object]], flush: Callable[[], object], cycles: int
+    both: Sequence[Callable[[], object]], flush: Callable[[], object], cycles: int, rounds: int
 ) -> list[float]:
     """Seconds of each but the first, less those of the first."""
     samples: list[list[float]] = [[] for _ in both]
-    for number in range(_ROUNDS):
+    for number in range(rounds):
         events = [(_event(), _event()) for _ in both]
         _spin(cycles)
         for i in turns(number, len(both)):

@@ -4,6 +4,7 @@
 rewrites kernels, as passes and code generators do."""
 
 from loop_ir.ir.affine import linear, product, span, substitute
+from loop_ir.ir.alike import Alike
 from loop_ir.ir.analysis import (
     at_hints,
     bound_by_data,

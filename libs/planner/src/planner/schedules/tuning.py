@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from time import perf_counter
 from typing import Literal
 
@@ -19,7 +19,7 @@ import torch
 import triton_rt
 import tuning
 from loop_ir import Kernel
-from loop_ir.ir import traffic
+from loop_ir.ir import Alike, traffic
 from planner.kernels import Kernels, kernel_source
 from planner.plan import define_kernel
 from planner.schedules.arguments import arguments, layouts, overwritten, why_not
@@ -29,7 +29,7 @@ from planner.schedules.proposals import candidate_schedules, default_schedule
 from planner.settings import Settings
 from planner.torch_compat import unset_fake_temporarily
 from symexpr import DivisionByZero, evaluate
-from triton_emit import Schedule, TritonKernel, as_kind, emit
+from triton_emit import Emitter, Schedule, TritonKernel, as_kind
 from triton_rt.errors import TritonRTError
 
 Hints = Mapping[str, int]
@@ -78,6 +78,8 @@ class ScheduleTuner:
     guessing: str = ""
     _jobs: dict[tuple[str, tuning.Query], _Job] = field(default_factory=dict)
     _texts: dict[tuple[str, Schedule], TritonKernel] = field(default_factory=dict)
+    _alike: Alike = field(default_factory=Alike)
+    _emit: Emitter = field(default_factory=Emitter)
     _firsts: dict[Hashable, Kernel] = field(default_factory=dict)
     _later: list[_Job] = field(default_factory=list)
 
@@ -89,7 +91,7 @@ class ScheduleTuner:
     def __call__(self, kernel: Kernel, hints: Hints) -> Schedule:
         """The schedule of a kernel at these sizes."""
         found = self.chosen.get(_key(kernel, hints))
-        guess = default_schedule(kernel, hints) if found is None else found.schedule
+        guess = self._guess(kernel, hints) if found is None else found.schedule
         if self.options.multikernel in ("persistent", "looped"):
             return as_kind(kernel, guess, self.options.multikernel) or guess  # type: ignore[arg-type]  # one of two
         return guess
@@ -98,7 +100,12 @@ class ScheduleTuner:
         """A kernel as Triton's, which may have been emitted already to be measured. Kernels of a
         graph have names of their own."""
         made = self._texts.get((kernel.name, schedule))
-        return emit(kernel, schedule) if made is None else made
+        return self._emit(kernel, schedule) if made is None else made
+
+    def _guess(self, kernel: Kernel, hints: Hints) -> Schedule:
+        """`default_schedule`, asked once of kernels that are alike."""
+        make = partial(default_schedule, kernel, hints)
+        return self._alike.once(("guess", *hints.items()), [kernel], make)
 
     def start(self, kernels: Iterable[tuple[Kernel, Hints]]) -> None:
         """Looks up what is known of kernels (in the order of the program) at sizes, and begins to
@@ -117,7 +124,8 @@ class ScheduleTuner:
             return
         for moved, kernel, hints in found:
             try:
-                schedules = candidate_schedules(kernel, hints)
+                make = partial(candidate_schedules, kernel, hints)
+                schedules = self._alike.once(("schedules", *hints.items()), [kernel], make)
             except DivisionByZero:
                 continue
             guess = schedules[0]
@@ -150,7 +158,7 @@ class ScheduleTuner:
         self, kernel: Kernel, hints: Hints, moved: int, offered: tuple[Schedule, ...]
     ) -> None:
         guess, key = offered[0], _key(kernel, hints)
-        first = self._texts[kernel.name, guess] = emit(kernel, guess)
+        first = self._texts[kernel.name, guess] = self._emit(kernel, guess)
         name = digest(first)
         with unset_fake_temporarily():
             device = torch.device(str(kernel.buffers[0].type.device))
@@ -168,7 +176,7 @@ class ScheduleTuner:
         named = self._firsts.setdefault(anonymous(first), kernel)
         if named is not kernel:
             kernel = replace(kernel, name=named.name, origins=named.origins)
-            first = emit(kernel, guess)
+            first = self._emit(kernel, guess)
         emitted = {guess: first}
         for schedule in sorted(wanted[1:], key=lambda s: label(s) in known):
             if len(emitted) == 1 and label(schedule) in known:
