@@ -123,7 +123,7 @@ def _on(exported: torch.export.ExportedProgram, device: torch.device) -> Any:
 def _binaries(
     program: Program, kernels: Kernels, target: triton_rt.Target
 ) -> dict[str, list[triton_rt.Binary]]:
-    """Of each kernel, one for what its arguments are usually aligned to, and one for any."""
+    """The binaries of each kernel: one for arguments aligned as usual, and one for any."""
     asked = [(define, mask) for define, first in expected_variants(program) for mask in (first, 0)]
     pairs = dict.fromkeys(asked)
     jobs = [(d.name, kernels.load(d).prefetch(target, alignment=mask)) for d, mask in pairs]

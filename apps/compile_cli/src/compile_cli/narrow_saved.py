@@ -143,7 +143,7 @@ def _is_pointwise(node: fx.Node) -> bool:
 
 
 def _count(node: fx.Node) -> int:
-    """Of elements; 0 of what is no tensor."""
+    """How many elements a node's value has; 0 if it is no tensor."""
     value = node.meta.get("val")
     elements = value.numel() if isinstance(value, Tensor) else 0
     return elements if isinstance(elements, int) else 0

@@ -22,8 +22,8 @@ _MOST = 16
 
 
 def _line(size: Any, out: Any, aligned: bool, factor: Any) -> Any:
-    """Of `size` places and `out` points: the scale, how far a point reaches, and the number of
-    places that it has at most."""
+    """For a line of `size` places and `out` points: the scale, how far a point reaches, how many
+    places it has at most."""
     if not all(isinstance(n, int) for n in (size, out)) or min(size, out) < 1:
         return None
     if not isinstance(factor, int | float | None):

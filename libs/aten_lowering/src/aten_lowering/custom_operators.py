@@ -32,8 +32,10 @@ def is_functionalized(node: fx.Node) -> bool:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Of a call: value gives what an FX argument means, buffer declares a new one for a tensor,
-    fresh a new name; nodes: the loop IR so far."""
+    """What lowering a call needs of the graph.
+
+    nodes: the loop IR so far. value: gives what an FX argument means. buffer: declares a new
+    buffer for a tensor. fresh: gives a new name."""
 
     placement: Placement
     nodes: list[Node]

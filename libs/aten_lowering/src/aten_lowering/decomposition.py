@@ -117,7 +117,7 @@ def _vector_norm(
 def _smooth_l1_loss_backward(
     grad: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int, beta: float
 ) -> torch.Tensor:
-    """As torch's, which gives 0 for NaN."""
+    """torch's rule gives 0 for NaN; this one gives NaN, as eager does."""
     off = x - target
     scaled = grad / x.numel() if reduction == torch.nn._reduction.get_enum("mean") else grad
     return torch.where(off.abs() >= beta, scaled * off.sign(), scaled * off / beta)

@@ -63,8 +63,10 @@ def is_partial(node: fx.Node) -> bool:
 
 @dataclass(frozen=True)
 class Placement:
-    """Of one graph: env says what its nodes mean so far. inputs: buffers of the caller. constants:
-    buffers that nobody may write."""
+    """Where calls of one graph may write.
+
+    env: what nodes mean so far. inputs: buffers of the caller. constants: buffers that nobody may
+    write."""
 
     graph: fx.Graph
     env: Mapping[fx.Node, Any]

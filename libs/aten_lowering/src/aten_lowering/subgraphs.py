@@ -83,7 +83,7 @@ def parts_of(node: fx.Node) -> Parts:
 
 
 class Subgraphs:
-    """Those of a graph: by name what was lowered, and the controls of them."""
+    """The subgraphs that a graph calls: what was lowered, by name, and their controls."""
 
     def __init__(
         self,

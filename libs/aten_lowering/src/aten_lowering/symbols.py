@@ -182,7 +182,7 @@ def unbacked(value: Any) -> set[Any]:
 
 
 def shape_envs(gm: fx.GraphModule) -> list[ShapeEnv]:
-    """Those that the sizes of a graph's values belong to."""
+    """The ShapeEnvs that the sizes of a graph's values belong to."""
     envs: list[ShapeEnv] = []
     for node in gm.graph.nodes:
         for n in _sizes(node.meta.get("val")):

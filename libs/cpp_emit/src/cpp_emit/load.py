@@ -52,7 +52,7 @@ class Library:
         self._operators = getattr(torch.ops, namespace)
 
     def fingerprint(self) -> str:
-        """Of the program that the library was made of (`cpp_emit.sites.fingerprint`)."""
+        """The fingerprint of the program that the library was made of (`cpp_emit.sites`)."""
         text: bytes = self._handle.cpp_emit_fingerprint()
         return text.decode()
 

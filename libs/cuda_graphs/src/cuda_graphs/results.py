@@ -30,12 +30,12 @@ class Loans:
         return any(address in made.lent for made in self._made)
 
     def begin(self, made: Results) -> None:
-        """These are lent from now on."""
+        """Marks the results of a call as lent from now on."""
         if made.lent:
             self._made.append(made)
 
     def end(self, made: Results) -> None:
-        """Their graph is gone."""
+        """Forgets results whose graph is gone."""
         self._made = [m for m in self._made if m is not made]
 
 

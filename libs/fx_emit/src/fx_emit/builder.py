@@ -29,7 +29,7 @@ class ProgramModule(GraphModule):
     """A module whose folder imports what its code calls."""
 
     def to_folder(self, folder: str | PathLike[str], module_name: str = "FxModule") -> None:
-        """As torch's, which leaves out what is not its own."""
+        """Writes the module to a folder, with the imports that torch leaves out."""
         super().to_folder(folder, module_name)
         file = Path(folder) / "module.py"
         file.write_text(f"{imports_of(self)}\n{file.read_text()}")

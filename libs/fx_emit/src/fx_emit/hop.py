@@ -43,8 +43,8 @@ def descriptor(block: tuple[int, ...]) -> tuple[str, Any]:
 
 
 def is_impure(node: Node) -> bool:
-    """What torch says, and of kernel launches, which torch removes since the operator gives None
-    and is not known to have effects."""
+    """Whether dead code elimination must keep a node: what torch keeps, and kernel launches, which
+    torch would remove, since their operator returns None and is not known to have effects."""
     return node.is_impure() or node.target is LAUNCH
 
 
@@ -52,7 +52,7 @@ class ProgramGraph(torch.fx.Graph):
     """A graph whose launches survive the elimination of dead code, and so do those of a copy."""
 
     def eliminate_dead_code(self, is_impure_node: Callable[[Node], bool] | None = None) -> bool:
-        """As torch's, which knows of no effects of launches."""
+        """Removes what nobody uses, as torch does, but keeps launches."""
         return super().eliminate_dead_code(is_impure_node or is_impure)
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> ProgramGraph:

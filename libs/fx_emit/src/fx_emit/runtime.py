@@ -51,13 +51,13 @@ class TorchRuntime:
         dst.copy_(src)
 
     def size(self, tensor: Any) -> Ints:
-        """Its sizes."""
+        """The sizes of a tensor."""
         return tuple(tensor.shape)
 
     def stride(self, tensor: Any) -> Ints:
-        """Its strides."""
+        """The strides of a tensor, in elements."""
         return tuple(tensor.stride())
 
     def dtype(self, tensor: Any) -> DType:
-        """Its element type."""
+        """The element type of a tensor."""
         return IR_DTYPE[tensor.dtype]

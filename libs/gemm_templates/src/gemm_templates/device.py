@@ -47,8 +47,9 @@ KNOWN = (H200, H100, B200, A100)
 
 
 def device_info(device: torch.device | str) -> DeviceInfo:
-    """Of a CUDA device: a known one by name, else scaled from the nearest by capability with the
-    sizes that torch reports. For "cpu": the H200, for planning on a machine with no GPU."""
+    """What the cost model knows of a CUDA device: a known one by its name, else the nearest one by
+    capability, scaled by the sizes that torch reports. For "cpu": the H200, so that a machine
+    without a GPU can plan."""
     device = torch.device(device)
     if device.type != "cuda":
         return H200

@@ -31,7 +31,8 @@ class Candidate:
 
 
 def is_legal(problem: Problem, config: Config, device: DeviceInfo) -> bool:
-    """Fits in shared memory and registers, and the operands can be addressed."""
+    """Whether the config runs this problem on the device: its tiles fit into shared memory and
+    registers, and the operands can be addressed."""
     family = family_of(config)
     if not family.CAN.runs_on(device) or (config.overlap and not overlaps(device)):
         return False

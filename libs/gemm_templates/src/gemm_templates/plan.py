@@ -81,7 +81,7 @@ class TemplateKernel:
         return {**values, **found}
 
     def grid(self, m: int, n: int) -> tuple[int, int, int]:
-        """Of a launch for a result of [m, n]."""
+        """The grid of a launch for a result of [m, n]."""
         tiles = -(-m // self.block_m) * -(-n // self.block_n) * (self.batch if self.flat else 1)
         batch = 1 if self.flat else self.batch
         most = tiles * self.shares

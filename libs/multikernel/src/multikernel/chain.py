@@ -74,7 +74,7 @@ class Factor:
     square: bool = False
 
     def value(self, sizes: Sequence[int]) -> int:
-        """Its value for these sizes."""
+        """The value of the factor for these sizes."""
         size = sizes[self.dim]
         if self.low is not None and self.high is not None:
             size = min(max(size, self.low), self.high)

@@ -132,7 +132,7 @@ class NodePlan:
 
     @property
     def launches(self) -> Iterator[LaunchPlan]:
-        """Those of every choice."""
+        """The launches of every choice."""
         yield from (launch for _, launch in self._launches)
 
     @property
@@ -149,7 +149,7 @@ class NodePlan:
 
     @property
     def names(self) -> Iterator[str]:
-        """Of all buffers that it makes."""
+        """The names of all buffers that it makes."""
         yield from (name for name, _ in self.allocate)
         inner = [choice for _, choice in self.choices if isinstance(choice, Steps)]
         yield from (name for steps in inner for name, _ in steps.allocate)

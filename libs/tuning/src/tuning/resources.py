@@ -18,7 +18,9 @@ SYSTEM_SHARED = 1024
 
 @dataclass(frozen=True)
 class Resources:
-    """Of one block: `threads`, `shared_bytes` (static, dynamic and the system's); of one thread:
+    """What a compiled kernel takes of a multiprocessor.
+
+    Of one block: `threads`, `shared_bytes` (static, dynamic and the system's). Of one thread:
     `registers`, `local_bytes` (stack frame: spilled registers, and arrays indexed at run time)."""
 
     threads: int

@@ -32,7 +32,7 @@ class Query:
     def of(
         cls, kernel: str, device: str, params: Sequence[KernelParam], args: Sequence[Any]
     ) -> Query:
-        """Of a call's arguments: shapes and strides of tensors, values of integers."""
+        """The query of a call: shapes and strides of tensor arguments, values of integers."""
         parts: list[str] = []
         sizes: list[int] = []
         for param, arg in zip(params, args, strict=True):
@@ -154,7 +154,7 @@ def _name(query: Query) -> str:
 
 
 def _record(body: Any) -> Record | None:
-    """Of another version of the format: None."""
+    """The record in a file; None if the format is of another version."""
     if body["version"] != FORMAT_VERSION:
         return None
     query = dict(body["query"])

@@ -25,7 +25,7 @@ class Task:
 
     @property
     def tensors(self) -> list[torch.Tensor]:
-        """Those among the arguments."""
+        """The tensors among the arguments."""
         return tensors_of(self.args)
 
     def outputs(self, only: Sequence[str] | None = None) -> list[torch.Tensor]:

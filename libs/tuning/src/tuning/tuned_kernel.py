@@ -40,11 +40,11 @@ class Candidate:
     applies: Callable[..., bool] | None = None
 
     def grid_of(self, args: Sequence[Any]) -> Grid:
-        """Its grid for a call's arguments."""
+        """The candidate's grid for a call's arguments."""
         return self.grid(*args) if callable(self.grid) else self.grid
 
     def work_of(self, args: Sequence[Any]) -> Work | None:
-        """Its work for a call's arguments; None where nothing was said of it."""
+        """The candidate's work for a call's arguments; None if nothing was said of it."""
         return self.work(*args) if callable(self.work) else self.work
 
 

@@ -62,13 +62,13 @@ class Runtime(Protocol):
         """Writes the elements of `src` into `dst`."""
 
     def size(self, tensor: Any) -> Ints:
-        """Its sizes."""
+        """The sizes of a tensor."""
 
     def stride(self, tensor: Any) -> Ints:
-        """Its strides."""
+        """The strides of a tensor, in elements."""
 
     def dtype(self, tensor: Any) -> DType:
-        """Its element type."""
+        """The element type of a tensor."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Descriptor:
 
     @classmethod
     def of(cls, tensor: Any, block: Ints) -> Descriptor:
-        """Of a whole tensor: anything with a `shape` and a method `stride`."""
+        """The descriptor of a whole tensor: anything with a `shape` and a method `stride`."""
         return cls(tensor, tuple(tensor.shape), tuple(tensor.stride()), block)
 
 

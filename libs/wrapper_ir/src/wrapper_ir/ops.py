@@ -142,7 +142,7 @@ class SymbolDef:
     plus: int = 0
 
     def value(self, size: Sequence[int], stride: Sequence[int]) -> int:
-        """Of the symbol, for a parameter of this layout."""
+        """The value of the symbol, for a parameter of this layout."""
         return ((size if self.of == "size" else stride)[self.dim] - self.plus) // self.factor
 
 
@@ -260,7 +260,7 @@ class ExternCall:
     binds: tuple[str, ...] = ()
 
     def places(self) -> dict[str, tuple[int, int]]:
-        """Of each symbol that it binds: a result, and the dimension whose size is the symbol."""
+        """For each symbol that it binds: the result, and the dimension whose size the symbol is."""
         found = [
             (str(n), (i, dim))
             for i, out in enumerate(self.outs)

@@ -23,7 +23,7 @@ class At:
     index: str = ""
 
     def error(self, rule: type[errors.VerifyError], detail: str) -> errors.VerifyError:
-        """That of a broken rule, to be raised."""
+        """The error of a broken rule, to be raised."""
         printed = "" if self.op is None else print_op(self.op).split("\n")[0]
         return rule(detail, printed, self.index)
 

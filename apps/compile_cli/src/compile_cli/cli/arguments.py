@@ -55,7 +55,7 @@ DebugOpt = Annotated[bool, typer.Option("--debug", help="show tracebacks")]
 
 @dataclass(frozen=True)
 class ModelArguments:
-    """Of each command that compiles a model."""
+    """Arguments of every command that compiles a model."""
 
     target: TargetArg
     input: InputOpt = field(default_factory=list)
@@ -76,7 +76,7 @@ class ModelArguments:
 
 @dataclass(frozen=True)
 class RunArguments(ModelArguments):
-    """Of `compile-cli run`."""
+    """Arguments of `compile-cli run`."""
 
     emit: EmitOpt = "fx"
     cpu_kernels: CpuOpt = "auto"
@@ -93,7 +93,7 @@ class RunArguments(ModelArguments):
 
 @dataclass(frozen=True)
 class DumpArguments(ModelArguments):
-    """Of `compile-cli dump`."""
+    """Arguments of `compile-cli dump`."""
 
     stage: Annotated[str, typer.Option(help=" | ".join(DUMP_STAGES))] = "fused"
     after: Annotated[str | None, typer.Option(help="the stage's IR after this pass")] = None
@@ -106,7 +106,7 @@ class DumpArguments(ModelArguments):
 
 @dataclass(frozen=True)
 class CompileArguments(ModelArguments):
-    """Of `compile-cli compile`."""
+    """Arguments of `compile-cli compile`."""
 
     output: Annotated[Path, typer.Option("-o", "--output", help="the library")] = Path("model.so")
     emit: Annotated[str, typer.Option(help="cpp, a library that runs without Python")] = "cpp"
@@ -117,7 +117,7 @@ class CompileArguments(ModelArguments):
 
 @dataclass(frozen=True)
 class ExplainArguments(ModelArguments):
-    """Of `compile-cli explain`."""
+    """Arguments of `compile-cli explain`."""
 
     tune: TuneOpt = "auto"
 

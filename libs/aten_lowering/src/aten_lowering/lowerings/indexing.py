@@ -116,7 +116,7 @@ def searchsorted(
     sorter: Operand | None,
     **shown: Any,
 ) -> None:
-    """As `bucketize`, with bounds for all rows or for each."""
+    """`bucketize` with bounds that are the same for all rows, or one list for each row."""
     row = len(sorted_sequence.size) > 1
     _search(call, sorted_sequence, input, right or side == "right", row, sorter)
 

@@ -101,7 +101,7 @@ def max_pool_offsets(
     dilation: Ints,
     **shown: Any,
 ) -> None:
-    """As `max_pool`; the place of the largest element is its number in its window."""
+    """`max_pool` that gives, as the place of a maximum, its number within its window."""
     out = call.out.size[-len(kernel_size) :]
     windows = _windows(input.size, out, kernel_size, stride, padding, dilation)
     _max_pool(call, input, windows, offsets=True)

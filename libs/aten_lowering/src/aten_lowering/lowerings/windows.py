@@ -116,7 +116,7 @@ class Window:
     dilation: int = 1
 
     def start(self, window: sympy.Expr) -> sympy.Expr:
-        """Its first place, which may be negative."""
+        """The first place of a window, which may be negative."""
         return window * self.step - self.padding
 
     def offset(self, window: sympy.Expr, place: sympy.Expr) -> sympy.Expr:
@@ -130,7 +130,7 @@ class Window:
         return first < 0, not (room.is_Integer and room >= 0)
 
     def places(self, window: sympy.Expr) -> Along:
-        """Those of a window."""
+        """The places that a window covers."""
 
         def inside(k: KernelBuilder, place: sympy.Expr, i: sympy.Expr) -> Value | None:
             ends = (i, i) if i.is_Integer else (sympy.S.Zero, sympy.Integer(self.size - 1))
@@ -141,7 +141,7 @@ class Window:
         return Along(self.size, lambda i: self.start(window) + i * self.dilation, inside)
 
     def windows(self, place: sympy.Expr) -> Along:
-        """Those that a place belongs to."""
+        """The windows that cover a place."""
         padded = place + self.padding
         if self.dilation != 1:
             return self._dilated(padded)
@@ -187,11 +187,11 @@ class Share:
     out: sympy.Expr
 
     def places(self, window: sympy.Expr) -> Along:
-        """Those of a window."""
+        """The places that a window covers."""
         return _share(window, self.extent, self.out)
 
     def windows(self, place: sympy.Expr) -> Along:
-        """Those that a place belongs to."""
+        """The windows that cover a place."""
         return _share(place, self.out, self.extent)
 
     def length(self, k: KernelBuilder, window: sympy.Expr) -> Value | int:

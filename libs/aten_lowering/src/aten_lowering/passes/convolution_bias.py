@@ -25,7 +25,7 @@ def convolution_bias(graph: fx.Graph) -> None:
 
 
 def take_out_bias(graph: fx.Graph, node: fx.Node) -> None:
-    """Of one convolution, if it has a bias."""
+    """Moves the bias of one convolution, if it has one, into an addition behind it."""
     bias, out = node.args[2], node.meta.get("val")
     if not isinstance(bias, fx.Node) or not isinstance(out, Tensor):
         return

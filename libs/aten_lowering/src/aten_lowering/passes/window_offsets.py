@@ -68,7 +68,7 @@ def _rewrite(graph: fx.Graph, pool: Any) -> None:
 
 
 def _size(graph: fx.Graph, x: fx.Node, dim: int) -> Any:
-    """Of a dimension: a number, or a node."""
+    """The size of a dimension: a number, or a node."""
     size = x.meta["val"].shape[dim]
     if isinstance(size, int):
         return size

@@ -33,7 +33,7 @@ class Tensor:
     strides: tuple[Size, ...]
 
     def text(self, name: str) -> str:
-        """As an operand of the kernel."""
+        """The text that makes it an operand of the kernel."""
         return f"Heads({', '.join(map(str, (name, *self.strides)))})"
 
 
@@ -73,7 +73,7 @@ class Attention:
 
     @property
     def dtype(self) -> str:
-        """Of queries, keys and values."""
+        """The element type of queries, keys and values."""
         return self.tensors["q"].dtype
 
     @property
@@ -84,7 +84,8 @@ class Attention:
 
 @dataclass(frozen=True)
 class Config:
-    """Queries of a program, keys that it takes at a time; of the kernel of keys the other way."""
+    """block_m: queries of a program; block_n: keys that it takes at a time. In the kernel of the
+    gradients of keys, a program has block_n keys and takes block_m queries at a time."""
 
     block_m: int
     block_n: int

@@ -100,7 +100,7 @@ def aligned(out: Tensor, **tensors: Tensor | None) -> frozenset[str]:
 
 
 def strides_of(tensor: Tensor) -> tuple[int, int]:
-    """Of the last two dimensions; where one has a single element, as if it were contiguous."""
+    """The strides of the last two dimensions; of one with a single element as if contiguous."""
     (rows, columns), (row, column) = tensor.shape[-2:], tensor.stride()[-2:]
     if columns <= 1:
         column = 1 if row != 1 or rows <= 1 else max(1, rows)

@@ -27,7 +27,7 @@ class Matrix(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Of a product, and how many there are."""
+    """The sizes M, N and K of a product, and how many products there are."""
 
     M: Any
     N: Any

@@ -107,7 +107,7 @@ class Dependencies:
         return sorted(found, key=self.order.__getitem__)
 
     def numbers(self) -> list[int]:
-        """Of the nodes, in an order in which they can run."""
+        """The numbers of the nodes, in an order in which they can run."""
         return sorted(self.order, key=self.order.__getitem__)
 
     def sorted_nodes(self) -> tuple[Node, ...]:

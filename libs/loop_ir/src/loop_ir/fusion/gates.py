@@ -56,7 +56,7 @@ class GatedPair:
 
 
 def gated_pairs(graph: Graph) -> dict[str, GatedPair]:
-    """Those of a graph, by the result of the matmul with the epilogue."""
+    """The gated pairs of a graph, by the name of the result of the matmul with the epilogue."""
     return {node.out: pair for node, pair in _pairs(graph)}
 
 

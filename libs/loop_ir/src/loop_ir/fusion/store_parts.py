@@ -164,7 +164,7 @@ class _Whole:
             nodes[place] = self._storing(nodes[place], part, store, needed)
 
     def _extents(self, part: _Part) -> dict[Axis, sympy.Expr]:
-        """Those of the part's points."""
+        """The extents of the axes of the part's points."""
         width = sympy.Integer(part.high - part.low)
         return {a: width if a == self.axis else a.extent for a in self.kernel.axes}
 
@@ -361,7 +361,7 @@ class _Reader:
 
 
 def _extents(node: Node, buffer: str) -> dict[sympy.Symbol, sympy.Expr]:
-    """Those of the axes over which a kernel stores to a buffer."""
+    """The extents of the axes over which a kernel stores to a buffer."""
     assert isinstance(node, Kernel)
     (phase,) = (
         p for p in node.phases if any(isinstance(s, Store) and s.buffer == buffer for s in p.body)

@@ -30,7 +30,7 @@ from tensor_ir import DType, Symbol, TensorType
 
 
 def is_plain(matmul: Matmul) -> bool:
-    """Whether it computes `a @ b`, or that and a bias for each column, and nothing else."""
+    """Whether a matmul computes `a @ b`, or that and a bias for each column, and nothing else."""
     plain = matmul.bias is None or (len(matmul.bias.type.size) == 1 and matmul.beta == 1)
     return plain and matmul.alpha == 1 and matmul.scales is None
 

@@ -16,8 +16,8 @@ _MOST_PIECES = 4
 
 
 def row_of_pieces(kernel: Kernel) -> int:
-    """The elements of a row that can be cut; 0 where the kernel's rows cannot: of no one length,
-    with several inner axes, or folded in the order of their elements or to 16 bits."""
+    """How many elements the kernel's rows have, if they can be cut into pieces, else 0. They cannot
+    if rows differ in length, have several inner axes, or are folded in order or in 16 bits."""
     spaces = {p.axes for p in kernel.phases if p.axes}
     folds = [s for s in statements(kernel) if isinstance(s, Reduce | Scan)]
     for s in folds:

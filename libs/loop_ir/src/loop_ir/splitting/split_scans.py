@@ -16,8 +16,8 @@ _Key = tuple[str, tuple[str, ...]]
 
 
 def can_split_scans(kernel: Kernel) -> bool:
-    """It scans along one inner axis, one way, once a value, and else does what is pointwise
-    there."""
+    """Whether a kernel scans along one inner axis, in one direction, each value once, and does
+    otherwise only what is pointwise there."""
     if not scans(kernel) or not single_direction(kernel):
         return False
     *once, last = kernel.phases

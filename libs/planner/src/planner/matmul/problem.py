@@ -91,7 +91,7 @@ def produced(node: Matmul) -> list[tuple[str, Kernel, TensorRef]]:
 
 
 def bytes_of(node: Matmul, hints: Mapping[str, int]) -> int:
-    """Of all the tensors of a matmul and its epilogue."""
+    """The bytes of all tensors of a matmul and its epilogue."""
     types = [node.a.type, node.b.type, node.type]
     if node.epilogue is not None:
         types += [b.type for b in node.epilogue.buffers]

@@ -34,10 +34,10 @@ _VECTOR = 16  # elements: sizes that are multiples of it need no narrower access
 
 
 def likeness(kernel: Kernel) -> Hashable | None:
-    """Equal for kernels that `emit_list` makes one of: they do the same but for their buffers, for
-    where in these they begin (parts of one buffer) and, where they have one axis and nothing else,
-    for its extent. None for a kernel that takes part in no list: one that scans or draws random
-    numbers, or one of dynamic sizes."""
+    """A key that is equal for kernels that `emit_list` can make one kernel of: they do the same to
+    different buffers, or to different parts of one buffer, and kernels of a single axis may differ
+    in its extent. None for a kernel that no list takes: one that scans or draws random numbers,
+    or one of dynamic sizes."""
     if kernel.symbols or not all(isinstance(s, _LISTED) for s in statements(kernel)):
         return None
     roles, starts = _roles(kernel), _starts(kernel)

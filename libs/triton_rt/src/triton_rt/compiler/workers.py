@@ -64,7 +64,7 @@ class Workers:
 
     @property
     def pids(self) -> list[int]:
-        """Of the worker processes that are there now, by their number."""
+        """The process ids of the workers that are there now, ascending."""
         with _LOCK:
             workers = [server.worker for server in self._servers]
         return sorted(w.process.pid for w in workers if w is not None and w.alive())

@@ -62,7 +62,7 @@ class InterpretedKernel:
         return lambda *args, **kwargs: self.launch(grid, args, kwargs)
 
     def run(self, *args: Any, grid: Grid, warmup: bool = False, **kwargs: Any) -> None:
-        """As `JITFunction.run`: nothing happens on a warm-up."""
+        """Launches, as `JITFunction.run` does; nothing happens on a warm-up."""
         if not warmup:
             self.launch(grid, args, kwargs)
 

@@ -55,8 +55,8 @@ def _extension(config: Config) -> types.ModuleType | None:
 
 
 def build_ahead() -> None:
-    """Begins to build it, where that is still to do, while the caller does something else: the
-    first launcher waits for the rest of it, and says what went wrong."""
+    """Begins to build the native launcher in a thread, unless it is built. The first launch waits
+    for it, and raises what went wrong."""
     config = Config.from_environment()
     if config.native_launcher:
         _ahead(config)

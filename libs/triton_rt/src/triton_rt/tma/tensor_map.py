@@ -44,7 +44,7 @@ class Address:
         return self.address
 
     def get_device(self) -> int:
-        """As a tensor's: -1 for host memory."""
+        """The index of the device, as of a tensor: -1 for host memory."""
         return self.device
 
 
@@ -174,7 +174,7 @@ class TensorMap:
         return encode(self.address, self.shape, self.strides, layout, self.padding == "nan")
 
     def to_triton(self) -> Any:
-        """As Triton's `TensorDescriptor`, for its own `kernel[grid](...)`."""
+        """The same as Triton's `TensorDescriptor`, for Triton's own `kernel[grid](...)`."""
         from triton.tools.tensor_descriptor import TensorDescriptor
 
         return TensorDescriptor(

@@ -78,5 +78,5 @@ def side_by_side(problem: Problem) -> Problem:
 
 
 def wide(config: Config) -> Config:
-    """Its tile with the columns of both products."""
+    """The config with a tile as wide as the columns of both products."""
     return replace(config, block_n=2 * config.block_n)

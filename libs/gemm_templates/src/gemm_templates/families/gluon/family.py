@@ -87,7 +87,7 @@ def _is_bytes(problem: Problem) -> bool:
 
 
 def is_elementwise(epilogue: Epilogue) -> bool:
-    """As far as its own text tells; what it imports is not looked at."""
+    """Whether an epilogue is elementwise, by its own text; what it imports is not looked at."""
     return _NOT_ELEMENTWISE.search(epilogue.text) is None
 
 
