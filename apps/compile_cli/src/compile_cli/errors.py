@@ -77,10 +77,6 @@ class CacheUnusable(MachineError):
         )
 
 
-class CacheNotWritten(UserWarning):
-    """The cache folder cannot be written to: what is compiled is not kept."""
-
-
 class UsageError(CompileCliError):
     """What the user asked for cannot be read: a wrong file, name, spec or option."""
 

@@ -10,7 +10,13 @@ from multikernel import imported_later
 
 if TYPE_CHECKING:
     from planner.convolution import ChannelsLast
-    from planner.errors import PlannerError, UnboundSize, UnsafeCache, UserKernelFailed
+    from planner.errors import (
+        CacheNotWritten,
+        PlannerError,
+        UnboundSize,
+        UnsafeCache,
+        UserKernelFailed,
+    )
     from planner.kernels import Kernels, expected_variants, kernel_source, start_workers, uses_cuda
     from planner.plan import Decided, Decision, NodePlan
     from planner.planning import Planned, plan_graph
@@ -23,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NO_TIME",
+    "CacheNotWritten",
     "ChannelsLast",
     "Chosen",
     "Decided",

@@ -23,6 +23,10 @@ class UnsafeCache(PlannerError):
     """The folder of the cache holds code, and another user could put some there."""
 
 
+class CacheNotWritten(UserWarning):
+    """The cache folder cannot be written to: what is compiled is not kept."""
+
+
 class NotOnCPU(PlannerError):
     """A kernel that was compiled for the CPU was given a tensor of another device."""
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
+import shutil
+import tempfile
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
@@ -14,7 +19,7 @@ import sympy
 from torch import Tensor
 
 import triton_rt
-from planner.errors import NotTriton, UnsafeCache
+from planner.errors import CacheNotWritten, NotTriton, UnsafeCache
 from planner.loops import LoopLibraries
 from planner.settings import Settings
 from symexpr import Mod, Ranges, evaluate, known, symbol
@@ -56,7 +61,7 @@ class Kernels:
     _end: float | None = None
 
     def __post_init__(self) -> None:
-        self.loops = LoopLibraries(lambda: self.folder("cpp"), self.options.workers)
+        self.loops = LoopLibraries(self.in_cpp_folder, self.options.workers)
 
     @property
     def cache(self) -> triton_rt.Cache:
@@ -71,6 +76,17 @@ class Kernels:
             return triton_rt.private(self.options.cache_path / name)
         except triton_rt.errors.UnsafeFolder as error:
             raise UnsafeCache(str(error)) from error
+
+    def in_cpp_folder(self, make: Callable[[Path], Path]) -> Path:
+        """What `make` gives for the folder of C++ libraries, or for one of this process, with a
+        warning, where the cache cannot be written to. Raises UnsafeCache, OSError."""
+        folder = self.folder("cpp")
+        try:
+            return make(folder)
+        except OSError as error:
+            why = f"{folder} cannot be written to ({error}): what is built is not kept"
+            warnings.warn(why, CacheNotWritten, stacklevel=2)
+            return make(folder_of_process())
 
     def load(self, define: DefineKernel) -> triton_rt.LazyKernel:
         """The kernel of a definition, the same one each time."""
@@ -146,6 +162,14 @@ class Kernels:
                 yield
             finally:
                 self.pool = None
+
+
+@functools.cache
+def folder_of_process() -> Path:
+    """Where this process builds what it cannot keep."""
+    folder = tempfile.mkdtemp(prefix="planner_")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def start_workers(options: Settings, tensors: Iterable[Any], kernels: int) -> None:

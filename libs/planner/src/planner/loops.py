@@ -10,12 +10,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from loop_ir import Kernel
 from planner.errors import NotOnCPU
 from planner.settings import Settings
 from wrapper_ir import DefineKernel, KernelParam
+
+if TYPE_CHECKING:  # the types alone: what runs a planned program needs no loop IR
+    from loop_ir import Kernel
 
 # Kernels of one translation unit at most: each takes a compiler about 40 ms.
 _UNIT = 8
@@ -58,10 +60,10 @@ def define_loops(kernel: Kernel) -> tuple[DefineKernel, tuple[Any, ...]]:
 
 @dataclass
 class LoopLibraries:
-    """Libraries of C++ kernels, by definition. folder: where they are kept. jobs: compilers that
-    run at once."""
+    """Libraries of C++ kernels, by definition. in_folder: calls what makes a library with the
+    folder where they are kept. jobs: compilers that run at once."""
 
-    folder: Callable[[], Path]
+    in_folder: Callable[[Callable[[Path], Path]], Path]
     jobs: int
     built: dict[DefineKernel, Future[ctypes.CDLL]] = field(default_factory=dict)
 
@@ -71,7 +73,7 @@ class LoopLibraries:
         units = [new[i : i + _UNIT] for i in range(0, len(new), _UNIT)]
         pool = ThreadPoolExecutor(max(1, min(self.jobs, len(units))))
         for unit in units:
-            future = pool.submit(_library, unit, self.folder())
+            future = pool.submit(self._library, unit)
             self.built.update(dict.fromkeys(unit, future))
         pool.shutdown(wait=False)
 
@@ -109,11 +111,11 @@ class LoopLibraries:
         self.start((define,))
         return getattr(self.built[define].result(), f"kernel_{define.name}")
 
+    def _library(self, defines: list[DefineKernel]) -> ctypes.CDLL:
+        import cpp_emit
+        import cpp_loops
 
-def _library(defines: list[DefineKernel], folder: Path) -> ctypes.CDLL:
-    import cpp_emit
-    import cpp_loops
-
-    text = cpp_loops.translation_unit(d.source for d in defines)
-    built = cpp_emit.build_plain(text, folder, "loops", cpp_loops.headers(), cpp_loops.WAYS)
-    return ctypes.CDLL(str(built))
+        text = cpp_loops.translation_unit(d.source for d in defines)
+        given = "loops", cpp_loops.headers(), cpp_loops.WAYS
+        built = self.in_folder(lambda folder: cpp_emit.build_plain(text, folder, *given))
+        return ctypes.CDLL(str(built))

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
-import functools
-import shutil
-import tempfile
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import cpp_emit
 import triton_rt
-from compile_cli.errors import CacheNotWritten, CacheUnusable
+from compile_cli.errors import CacheUnusable
 from compile_cli.hosts.outside import Outside
 from planner import Kernels
 from wrapper_ir import DefineKernel, Program
@@ -28,7 +22,10 @@ def emit_cpp(
     C++ from then on; on CPU C++ kernels are called, and launches of others called back and
     interpreted."""
     text = cpp_emit.emit(program, mode="lazy", schemas=cpp_emit.torch_schema)
-    library = _built(text, kernels.folder("cpp"), program.name)
+    try:
+        library = kernels.in_cpp_folder(lambda at: cpp_emit.build(text, at, program.name))
+    except OSError as error:
+        raise CacheUnusable(kernels.folder("cpp"), error) from error
 
     def launch(kernel: DefineKernel, grid: tuple[int, int, int], args: Sequence[Any]) -> None:
         kernels.launcher(kernel)(grid, *args)
@@ -47,23 +44,3 @@ def emit_cpp(
 
     callbacks = cpp_emit.Callbacks(launch, extern, compile, kernels.loops.address)
     return text, cpp_emit.load(library, program, callbacks, outside.constants)
-
-
-def _built(text: str, folder: Path, name: str) -> Path:
-    """The library, in a folder of this process where the cache cannot be written to."""
-    try:
-        return cpp_emit.build(text, folder, name)
-    except OSError as error:
-        why = f"{folder} cannot be written to ({error}): compiled host programs are not kept"
-        warnings.warn(why, CacheNotWritten, stacklevel=2)
-        try:
-            return cpp_emit.build(text, _folder_of_process(), name)
-        except OSError as also:
-            raise CacheUnusable(folder, also) from also
-
-
-@functools.cache
-def _folder_of_process() -> str:
-    folder = tempfile.mkdtemp(prefix="compile_cli_")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
