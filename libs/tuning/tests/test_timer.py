@@ -84,5 +84,5 @@ def test_a_call_is_charged_what_it_adds(clock, monkeypatch):
     monkeypatch.setattr(timer, "_spin", lambda cycles: passes(cycles * 5e-10))
     both = [lambda: None, lambda: passes(cache[state[0]]), lambda: passes(10e-6)]
     for kind, seconds in cache.items():
-        found = timer._added(both, partial(flush, kind), 1000)
+        found = timer._added(both, partial(flush, kind), 1000, 5)
         assert found == pytest.approx([seconds, 10e-6])
