@@ -15,22 +15,22 @@ from compile_cli.cli.measure import relative_error
 from wrapper_ir import ExternCall, Launch
 from wrapper_ir.analysis import walk
 
-K, COLUMNS = 256, (256, 128, 128)
+K, COLUMNS = 128, (256, 128)
 
 
-def queries(x: Any, q: Any, k: Any, v: Any) -> tuple[Any, ...]:
-    return tuple(F.linear(x, w) for w in (q, k, v))
+def queries(x: Any, *weights: Any) -> tuple[Any, ...]:
+    return tuple(F.linear(x, w) for w in weights)
 
 
-def biased(x: Any, q: Any, k: Any, v: Any, *biases: Any) -> tuple[Any, ...]:
-    return tuple(F.linear(x, w, b) for w, b in zip((q, k, v), biases, strict=True))
+def biased(x: Any, q: Any, k: Any, b: Any, c: Any) -> tuple[Any, ...]:
+    return F.linear(x, q, b), F.linear(x, k, c)
 
 
-def changed(x: Any, q: Any, k: Any, v: Any) -> tuple[Any, ...]:
+def changed(x: Any, q: Any, k: Any) -> tuple[Any, ...]:
     """A weight is written between the products."""
     first = F.linear(x, q)
     k.add_(1)
-    return first, F.linear(x, k), F.linear(x, v)
+    return first, F.linear(x, k)
 
 
 def operands(rows: int) -> tuple[torch.Tensor, ...]:
@@ -43,7 +43,7 @@ def timer(joined: float) -> Callable[..., list[float]]:
     return lambda runs, info: [1.0, *[joined] * (len(runs) - 1)]
 
 
-@pytest.mark.parametrize("rows", [1, 16, 40])
+@pytest.mark.parametrize("rows", [16, *(pytest.param(m, marks=pytest.mark.slow) for m in (8, 40))])
 def test_one_launch_for_all(options: dict[str, Any], as_on_gpu: Any, rows: int) -> None:
     choices = as_on_gpu(timer(0.5))
     args = operands(rows)
@@ -70,12 +70,13 @@ def test_each_has_its_bias(options: dict[str, Any], as_on_gpu: Any) -> None:
         assert relative_error(got.double(), one) < 4e-3
 
 
+@pytest.mark.slow
 def test_the_faster_way_is_taken(options: dict[str, Any], as_on_gpu: Any) -> None:
     as_on_gpu(timer(2.0))
     args = operands(16)
     compiled = compile_cli.compile(queries, args, options=options)
     ops = list(walk(compiled.graph.program.ops))
-    assert [o.target for o in ops if isinstance(o, ExternCall)] == 3 * ["aten.linear.default"]
+    assert [o.target for o in ops if isinstance(o, ExternCall)] == 2 * ["aten.linear.default"]
     for got, w in zip(compiled(*args), args[1:], strict=True):
         assert relative_error(got.double(), args[0].double() @ w.double().t()) < 4e-3
 
@@ -96,7 +97,7 @@ def test_other_hosts(options: dict[str, Any], as_on_gpu: Any, emit: str) -> None
     """Of weights that are parts of one."""
 
     def parts(x: Any, w: Any) -> tuple[Any, ...]:
-        return tuple(F.linear(x, part) for part in w.split([256, 128, 128]))
+        return tuple(F.linear(x, part) for part in w.split(COLUMNS))
 
     choices = as_on_gpu(timer(0.5))
     x, *weights = operands(16)
