@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -89,45 +91,59 @@ def test_what_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert hits() == 1 and not sys.modules.keys() & set(theirs)
 
 
-@pytest.mark.parametrize(("layers", "kept"), [(1, 0), (30, 1)])
-def test_small_graphs_with_guesses_are_not_kept(
-    layers: int, kept: int, compiled: Calls, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("what", ["matmul", "schedule", "schedule of many"])
+def test_what_was_late_is_decided_by_a_process_that_finds_it_compiled(
+    what: str, compiled: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process finds candidates compiled, and measures them."""
+    """Until it is, and when the second decides no better, what was kept is loaded."""
+    said: list[logging.LogRecord] = []
+    listener = logging.Handler(logging.WARNING)
+    monkeypatch.setattr(listener, "emit", said.append)
+    monkeypatch.setattr(key_parts.log, "handlers", [listener])
+    late: Future[Any] = Future()
     compile_loop = pipeline.compile_loop
+    nothing: Any = None
+    choices = {"m": Choice(nothing, None, (), reason="no time")}
+    schedules = {("k", ()): Chosen(nothing, nothing, why=NO_TIME)}
 
     def guessed(*args: Any, **more: Any) -> Any:
         graph = compile_loop(*args, **more)
-        guess: Any = None
-        return replace(graph, schedules={("k", ()): Chosen(guess, guess, why=NO_TIME)})
+        if what == "matmul":
+            return replace(graph, matmuls=choices, late=(late,))
+        return replace(graph, schedules=schedules, late=(late,))
 
     def f(x: Tensor) -> Tensor:
-        for _ in range(layers):
+        for _ in range(20 if "many" in what else 1):
             x = x.sin().cumsum(-1).softmax(0)
         return x
 
     monkeypatch.setattr(pipeline, "compile_loop", guessed)
-    for _ in range(2):
+    again = 1 if "many" in what else 2
+    for end, number in ((None, 1), (None, 1), (late.set_result, again), (None, again)):
+        if end is not None:
+            end(None)
         torch.testing.assert_close(process(f, X), f(X))
-    assert (len(compiled), hits()) == (2 - kept, kept)
+        assert len(compiled) == number
+    assert hits() == 1 and not said
 
 
-def test_a_matmul_of_which_nothing_was_measured_is_decided_by_the_next_process(
+def test_what_failed_or_was_not_compiled_supersedes_nothing(
     compiled: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reasons = ["no time", "measured"]
+    """As where the process ends before."""
+    late: Future[Any] = Future()
     compile_loop = pipeline.compile_loop
-
-    def chosen(*args: Any, **more: Any) -> Any:
-        problem: Any = None
-        choice = Choice(problem, None, (), reason=reasons[len(compiled) - 1])
-        return replace(compile_loop(*args, **more), matmuls={"m": choice})
-
-    monkeypatch.setattr(pipeline, "compile_loop", chosen)
-    for number in (1, 2, 2):
-        torch.testing.assert_close(process(torch.sin, X), X.sin())
-        assert len(compiled) == number
-    assert hits() == 1
+    nothing: Any = None
+    choices = {"m": Choice(nothing, None, (), reason="no time")}
+    monkeypatch.setattr(
+        pipeline,
+        "compile_loop",
+        lambda *a, **more: replace(compile_loop(*a, **more), matmuls=choices, late=(late,)),
+    )
+    process(torch.sin, X)
+    late.set_exception(RuntimeError("the pool is closed"))
+    process(torch.sin, X)
+    assert len(compiled) == 1 and hits() == 1
 
 
 def test_sizes_that_were_not_met(compiled: Calls) -> None:

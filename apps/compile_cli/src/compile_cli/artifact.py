@@ -28,13 +28,16 @@ class Artifact:
     """The host program of a compiled graph as text, and what it does not hold.
 
     constants: tensors, by the names that the program has for them. aligned, lazy: what is done to
-    inputs first (`CompiledGraph`). options: those that it was compiled with."""
+    inputs first (`CompiledGraph`). options: those that it was compiled with. awaits: the record
+    that says when a later process should compile the graph again (`undecided`); empty if none
+    should."""
 
     text: str
     constants: Mapping[str, Tensor]
     aligned: tuple[int, ...]
     lazy: tuple[LazyInput, ...]
     options: Options
+    awaits: str = ""
 
     @classmethod
     def of(cls, compiled: CompiledGraph, options: Options) -> Artifact:

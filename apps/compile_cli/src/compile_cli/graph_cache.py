@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from functools import cache
 from importlib import import_module
 from importlib.metadata import version
+from logging import LogRecord
 from types import ModuleType
 from typing import Any
 from unittest import mock
@@ -32,6 +33,7 @@ from compile_cli.torch_compat import (
     functorch_config,
     key_parts,
 )
+from compile_cli.undecided import Superseded, check_decided
 from planner import source_digest
 
 _make_details = AOTAutogradCacheDetails.__init__
@@ -102,6 +104,7 @@ class GraphCode(OutputCode):  # type: ignore[misc]  # torch has no types there
             raise BypassAOTAutogradCache(str(why)) from why
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        check_decided(state["artifact"])
         self.__init__(None, lambda: state["artifact"])  # type: ignore[misc]  # as if made anew
 
     def prepare_for_serialization(self) -> None:
@@ -167,4 +170,13 @@ def cached(options: Options) -> ExitStack:
     stack.enter_context(functorch_config.patch(bundled_autograd_cache=True))
     for of, name, none in _NOT_ASKED:
         stack.enter_context(mock.patch.object(of, name, none))
+    key_parts.log.addFilter(_no_news)
+    stack.callback(key_parts.log.removeFilter, _no_news)
     return stack
+
+
+def _no_news(record: LogRecord) -> bool:
+    """Torch passes over an entry that does not load, and warns of it. What is superseded is no
+    news."""
+    error = record.exc_info and record.exc_info[1]
+    return not isinstance(error, Superseded)

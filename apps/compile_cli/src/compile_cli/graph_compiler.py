@@ -18,8 +18,9 @@ from compile_cli.partition import SAVED, partition
 from compile_cli.record import Record
 from compile_cli.result import CompiledGraph
 from compile_cli.torch_compat import TracingContext
+from compile_cli.undecided import awaiting, undecided
 from cuda_graphs import Lending, Loans
-from planner import NO_TIME, ChannelsLast
+from planner import ChannelsLast
 
 
 class GraphCompiler:
@@ -53,20 +54,10 @@ class GraphCompiler:
         return partition(self.last, self.settings.saved, *joint, **more)
 
 
-# Nodes of a graph that is compiled again in less time than a user would lose by its guesses.
-_FEW = 20
-
-
 def _kept(compiled: CompiledGraph, settings: Options) -> Artifact:
-    """What the cache keeps: what a later process would decide better it compiles again, having
-    found candidates compiled. That is a matmul of which nothing was measured in time, and in small
-    graphs schedules; else guesses of these stay. Raises `NoArtifact`."""
-    late = [out for out, choice in compiled.matmuls.items() if choice.reason == "no time"]
-    if len(compiled.loop.nodes) < _FEW:
-        late += [name for (name, _), chosen in compiled.schedules.items() if chosen.why == NO_TIME]
-    if late:
-        raise NoArtifact(f"a later process measures {', '.join(late)}")
-    return Artifact.of(compiled, settings)
+    """What the cache keeps. Raises `NoArtifact`."""
+    artifact = Artifact.of(compiled, settings)
+    return awaiting(artifact, compiled.late) if undecided(compiled) else artifact
 
 
 def _no_artifact(why: str) -> Artifact:

@@ -125,6 +125,7 @@ def compile_loop(
         schedules={k: v for m in made.every() for k, v in m.planned.schedules.items()},
         aligned=needed,
         graphs=graphs,
+        late=tuple(kernels.late),
     )
 
 

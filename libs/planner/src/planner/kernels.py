@@ -48,7 +48,8 @@ _PATIENCE = 0.2
 class Kernels:
     """The kernels of one program, loaded once each. defined: those of the user, by what they are
     but for the name. pool: see `compiling`. began: when the compilation did, by `perf_counter`.
-    started: kernels that the program is expected to have."""
+    started: kernels that the program is expected to have. late: candidates that were not compiled
+    in time."""
 
     options: Settings
     loaded: dict[DefineKernel, triton_rt.LazyKernel] = field(default_factory=dict)
@@ -57,6 +58,7 @@ class Kernels:
     pool: triton_rt.CompilePool | None = None
     began: float = field(default_factory=perf_counter)
     started: list[Future[triton_rt.Binary]] = field(default_factory=list)
+    late: list[Future[triton_rt.Binary]] = field(default_factory=list)
     _cache: triton_rt.Cache | None = None
     _end: float | None = None
 
@@ -112,6 +114,7 @@ class Kernels:
             if self._end is None:
                 self._end = now + _PATIENCE * (now - self.began)
             if now >= self._end:
+                self.late.extend(missing)
                 return False
             wait(missing, self._end - now)
         return True

@@ -1,6 +1,7 @@
 """A flat graph, compiled: every stage's artifact, and the function that runs it."""
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +29,7 @@ class CompiledGraph:
     schedules in words. conditions: what capturing and lowering assumed of the sizes. schedules:
     those of kernels that move much, by name and sizes, and what was measured of them. aligned:
     positions of inputs that must start at a multiple of 16 bytes. lazy: see `lazy_inputs`. graphs:
-    the CUDA graphs of `run`, if asked for."""
+    the CUDA graphs of `run`, if asked for. late: candidates that were not compiled in time."""
 
     loop: Graph
     fused: Graph
@@ -47,6 +48,7 @@ class CompiledGraph:
     aligned: tuple[int, ...] = ()
     lazy: tuple[LazyInput, ...] = ()
     graphs: GraphedCallable | None = None
+    late: tuple[Future[Any], ...] = ()
 
 
 def lazy_inputs(gm: torch.fx.GraphModule) -> tuple[LazyInput, ...]:

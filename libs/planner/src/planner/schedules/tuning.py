@@ -280,6 +280,7 @@ class ScheduleTuner:
     def finish(self) -> None:
         """At the end of a compilation: what it had no time for begins to compile, for the next."""
         self._compile_candidates(self._later, self._half)
+        self.kernels.late.extend(f for job in self._later for f in job.futures.values())
         self._later = []
 
     @property
