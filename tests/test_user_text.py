@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import cpp_emit
+import cpp_loops
 import fx_emit
 import triton_emit
 import wrapper_ir
@@ -86,9 +87,11 @@ def cpp_tokens(source: str) -> list[str]:
     return ["STRING" if t[0] == '"' else t for t in _CPP.findall(spliced) if t[:2] != "//"]
 
 
-def triton_text(text: str) -> str:
+def kernel_texts(text: str) -> tuple[str, str]:
+    """Of Triton, and of C++."""
     kernel = replace(parse_kernel(KERNEL), origins=(Origin(text or "op", text), Origin("b", text)))
-    return triton_emit.emit(kernel, triton_emit.default_schedule(kernel, {})).source
+    triton = triton_emit.emit(kernel, triton_emit.default_schedule(kernel, {})).source
+    return triton, cpp_loops.emit(kernel).source
 
 
 def program(text: str) -> Program:
@@ -130,7 +133,9 @@ PLAIN = "text"
 @settings(max_examples=30, deadline=None)
 @given(text=hostile)
 def test_no_text_becomes_code(text: str) -> None:
-    assert python_tokens(triton_text(text)) == python_tokens(triton_text(PLAIN))
+    (triton, loops), (plain_triton, plain_loops) = kernel_texts(text), kernel_texts(PLAIN)
+    assert python_tokens(triton) == python_tokens(plain_triton)
+    assert cpp_tokens(loops) == cpp_tokens(plain_loops)
     made, plain = program(text), program(PLAIN)
     assert parse_program(print_program(made)) == made
     assert len(print_program(made).splitlines()) == len(print_program(plain).splitlines())
