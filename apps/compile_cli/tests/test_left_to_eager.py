@@ -118,3 +118,16 @@ def test_an_error_of_code_without_a_module() -> None:
         exec("1 / 0", {})
     except ZeroDivisionError as error:
         assert not _is_ours(error)
+
+
+def test_ragged_tensors() -> None:
+    """Compiled: only their dimensions of several lengths have no size."""
+
+    def f(x: Tensor) -> Tensor:
+        return x.sin().softmax(-1) * 2
+
+    compiled = torch.compile(f, backend="compile_cli", fullgraph=True)
+    for lengths in ((2, 4), (3, 1, 1)):
+        rows = [torch.randn(n, 3) for n in lengths]
+        x = torch.nested.nested_tensor(rows, layout=torch.jagged)
+        torch.testing.assert_close(compiled(x).values(), f(x).values())

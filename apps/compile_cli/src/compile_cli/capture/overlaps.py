@@ -299,8 +299,8 @@ def _is_empty(x: Tensor) -> bool:
 def _int(n: int | torch.SymInt) -> int:
     if isinstance(n, int):
         return n
-    if n.node.has_hint():
-        return int(n.node.hint)
+    if n.node.has_hint():  # of a ragged dimension it is no number
+        return int(n.node.hint if isinstance(n.node.hint, int) else _UNBACKED)
     env, size = n.node.shape_env, n.node.expr  # of `mark_unbacked`: any size stands for all
     return int(size.xreplace({s: size_hints(env).get(s, _UNBACKED) for s in size.free_symbols}))
 
