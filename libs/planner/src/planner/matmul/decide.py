@@ -184,7 +184,7 @@ class MatmulPlanner:
         label = f"{choice.config} of {len(task.nodes)} products"
         measured = ((f"{node.out} and others", choice),)
         decision = Decision(node.out, (Decided(None, label),), measured)
-        even = self.facts.inputs & task.reads
+        even = self.facts.inputs & self.facts.aligned & task.reads
         return MatmulPlan(((None, steps),), decision, even, more=tuple(task.results))
 
     @functools.cached_property
