@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from loop_ir import parse_kernel
@@ -89,6 +90,17 @@ def test_softmax(dtype: str, share: int, rblock: int, tools: SimpleNamespace) ->
     schedule = Schedule("persistent", 1, rblock, share=share)
     for rows in (5, 1, 0):
         tools.check(kernel, schedule, symbols={"s0": rows}, ulp=16)
+
+
+def test_infinities_and_nan(tools: SimpleNamespace) -> None:
+    """Of a piece, of a whole row, and beside others."""
+    x = np.random.default_rng(1).standard_normal((6, 45)).astype(np.float32) * 3
+    x[1, 3:] = x[2] = -np.inf
+    x[3, 17] = np.inf
+    x[4, 44] = np.nan
+    kernel = parse_kernel(SOFTMAX.format(dtype="f32"))
+    schedule = Schedule("persistent", 1, 16, share=3)
+    tools.check(kernel, schedule, {"x": x}, symbols={"s0": 6}, ulp=16)
 
 
 @pytest.mark.parametrize("bits", [32, 64])
