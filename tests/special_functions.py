@@ -199,5 +199,6 @@ def whole(dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
     quotient eager dies."""
     ends = torch.iinfo(dtype)
     numbers = {*INTEGERS, *(-v for v in INTEGERS if ends.min), ends.max, ends.max - 1}
+    numbers |= {v for v in (2**31 - 1, 2**31, 2**32 - 1, 3 * 2**40) if v < ends.max}
     x, y = torch.tensor(list(itertools.product(sorted(numbers), repeat=2))).T.to(dtype)
     return x.contiguous(), y.contiguous()

@@ -144,6 +144,18 @@ def test_functions_of_as_many_steps_as_data_says(dtype: DType, tools: SimpleName
         tools.check(kernel, Schedule("flat", 64), arguments, ulp=64.0)
 
 
+@pytest.mark.parametrize("dtype", [DType.i64, DType.i32, DType.i8], ids=lambda d: d.value)
+def test_divisors_at_the_ends_of_integers(dtype: DType, tools: SimpleNamespace) -> None:
+    ends = np.iinfo(dtype.numpy_name)
+    some = [v for v in (2**31 - 1, 2**31, 2**32 - 1, 3 * 2**40) if v < ends.max]
+    values = [0, 1, 6, -6, 97, ends.max, ends.max - 1, ends.min, ends.min + 1, *some][: COUNT // 8]
+    pairs = np.array([(a, b) for a in values for b in values], dtype.numpy_name).T
+    for start in range(0, pairs.shape[1], COUNT):
+        x, y = (np.resize(v[start : start + COUNT], COUNT) for v in pairs)
+        kernel = pointwise([("gcd", dtype)], [dtype] * 2)
+        tools.check(kernel, Schedule("flat", 64), {"x0": x, "x1": y}, ulp=0.0)
+
+
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTS, DType.bool_], ids=lambda d: d.value)
 def test_predicates(dtype: DType, tools: SimpleNamespace) -> None:
     more = ["isnan", "isinf", "signbit"] if dtype.is_float else []

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch import Tensor
 from torch._ops import OpOverload
 
@@ -42,6 +43,8 @@ def _of_pairs(*ops: OpOverload) -> Callable[[Callable[..., Any]], Callable[..., 
             if kind not in _PARTS:
                 return NotImplemented
             found = rule(*(pair(x, _PARTS[kind]) for x in args), **named)
+            if found is NotImplemented:
+                return NotImplemented
             result = found if isinstance(found, Tensor) else joined(*found)
             return by_operands(result, *args)
 
@@ -91,6 +94,47 @@ _of_pairs(aten.add.Tensor)(_scaled_sum)
 @_of_pairs(aten.sub.Tensor)
 def _difference(x: Pair, y: Pair, alpha: Any = 1) -> Pair:
     return _scaled_sum(x, y, -alpha)
+
+
+def _quotient(x: Pair, y: Pair) -> Any:
+    """As `c10::complex` divides: by the larger part first, so that no square overflows."""
+    (a, b), (c, d) = x, y
+    if not isinstance(c, Tensor):
+        if not isinstance(c, int | float) or not (c or d):
+            return NotImplemented
+        inverse = 1 / complex(c, d)
+        return _product(x, (inverse.real, inverse.imag))
+    d = d if isinstance(d, Tensor) else torch.zeros_like(c)
+    wide, none = c.abs() >= d.abs(), (c == 0) & (d == 0)
+    ratio = torch.where(wide, d, c) / torch.where(wide, c, d)
+    scale = 1 / torch.where(wide, c + d * ratio, c * ratio + d)
+    real = torch.where(wide, a + b * ratio, a * ratio + b) * scale
+    imaginary = torch.where(wide, b - a * ratio, b * ratio - a) * scale
+    return torch.where(none, a / c.abs(), real), torch.where(none, b / c.abs(), imaginary)
+
+
+def _exp(x: Pair) -> Pair:
+    """Of a real number, a real one: an infinite size has no angle then."""
+    size = x[0].exp()
+    return size * x[1].cos(), torch.where(x[1] == 0, x[1], size * x[1].sin())
+
+
+def _one_more(x: Pair) -> Pair:
+    """`1 + exp(-x)`."""
+    real, imaginary = _exp((-x[0], -x[1]))
+    return 1 + real, imaginary
+
+
+_of_pairs(aten.div.Tensor)(_quotient)
+_of_pairs(aten.reciprocal.default)(lambda x: _quotient((1.0, 0.0), x))
+_of_pairs(aten.square.default)(lambda x: _product(x, x))
+_of_pairs(aten.exp.default)(_exp)
+_of_pairs(aten.log.default)(lambda x: (torch.hypot(*x).log(), torch.atan2(x[1], x[0])))
+_of_pairs(aten.sigmoid.default)(lambda x: _quotient((1.0, 0.0), _one_more(x)))
+_of_pairs(aten.silu.default)(lambda x: _quotient(x, _one_more(x)))
+_of_pairs(aten.pow.Tensor_Scalar)(
+    lambda x, n: _product(x, x) if n[:2] == (2, 0.0) else NotImplemented
+)
 
 
 @_of_pairs(aten.neg.default)
@@ -145,6 +189,149 @@ def _sum(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
     dims = [d % x.dim() for d in dim or range(x.dim())] if x.dim() else []
     total = torch.view_as_complex(seen.sum(dims, keepdim).contiguous() if dims else seen.clone())
     return torch.conj_physical(total) if x.is_conj() else total
+
+
+def _selection(mask: Tensor, x: Pair, y: Pair) -> Pair:
+    real, imaginary = (torch.where(mask, a, b) for a, b in zip(x, y, strict=True))
+    return real, imaginary
+
+
+@_enter(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf)
+def _where(mask: Tensor, x: Any, y: Any) -> Any:
+    kind = torch.result_type(x, y)
+    if kind not in _PARTS:
+        return NotImplemented
+    found = joined(*_selection(mask, pair(x, _PARTS[kind]), pair(y, _PARTS[kind])))
+    return by_operands(found, mask, x, y)
+
+
+@_enter(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
+def _masked_fill(x: Tensor, mask: Tensor, value: Any) -> Any:
+    if x.dtype not in _PARTS:
+        return NotImplemented
+    kind = _PARTS[x.dtype]
+    return joined(*_selection(mask, pair(value, kind), pair(x, kind)))
+
+
+@_enter(aten.eq.Tensor, aten.eq.Scalar)
+def _eq(x: Tensor, y: Any) -> Any:
+    kind = torch.result_type(x, y)
+    if kind not in _PARTS:
+        return NotImplemented
+    both = [a == b for a, b in zip(pair(x, _PARTS[kind]), pair(y, _PARTS[kind]), strict=True)]
+    return by_operands(both[0] & both[1], x, y)
+
+
+@_enter(aten.linalg_vector_norm.default)
+def _norm(x: Tensor, *more: Any, dtype: Any = None) -> Any:
+    """That of magnitudes."""
+    if x.dtype not in _PARTS or dtype is not None:
+        return NotImplemented
+    return aten.linalg_vector_norm.default(x.abs(), *more)
+
+
+@_enter(aten.zeros_like.default)
+def _zeros_like(x: Tensor, **more: Any) -> Any:
+    return _full_like(x, 0, **more)
+
+
+@_enter(aten.ones_like.default)
+def _ones_like(x: Tensor, **more: Any) -> Any:
+    return _full_like(x, 1, **more)
+
+
+def _full_like(x: Tensor, value: Any, **more: Any) -> Any:
+    usual = all(v is None for k, v in more.items() if k not in ("pin_memory", "device"))
+    if x.dtype not in _PARTS or not usual or more.get("device") not in (None, x.device):
+        return NotImplemented
+    real, imaginary = pair(x, _PARTS[x.dtype])
+    return by_operands(joined(torch.full_like(real, value), torch.zeros_like(imaginary)), x)
+
+
+@_enter(aten.scalar_tensor.default)
+def _scalar_tensor(value: Any, *, dtype: Any = None, **more: Any) -> Any:
+    if dtype not in _PARTS:
+        return NotImplemented
+    parts = pair(value, _PARTS[dtype])
+    return joined(*(aten.scalar_tensor.default(v, dtype=_PARTS[dtype], **more) for v in parts))
+
+
+@_enter(aten.copy.default)
+def _copy(x: Tensor, source: Tensor, non_blocking: bool = False) -> Any:
+    if not isinstance(x, Tensor) or not isinstance(source, Tensor):
+        return NotImplemented
+    same = x.dtype is source.dtype and x.shape == source.shape and x.device == source.device
+    if x.dtype not in _PARTS or not same or x.is_conj() or not x.is_contiguous():
+        return NotImplemented
+    return joined(*pair(source, _PARTS[x.dtype]))
+
+
+@_enter(aten.mean.default, aten.mean.dim)
+def _mean(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    total = _sum(x, dim, keepdim, dtype=dtype)
+    if total is NotImplemented or x.numel() == 0:
+        return NotImplemented
+    seen = torch.view_as_real(total)
+    return torch.view_as_complex(seen * (total.numel() / x.numel()))
+
+
+@_enter(aten.cumsum.default)
+def _cumsum(x: Tensor, dim: int, *, dtype: Any = None) -> Any:
+    if x.dtype not in _PARTS or dtype is not None or x.is_conj() or not x.dim():
+        return NotImplemented
+    return torch.view_as_complex(torch.view_as_real(x).cumsum(dim % x.dim()).contiguous())
+
+
+@_enter(aten.index_put.default)
+def _index_put(x: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Any:
+    same = x.dtype in _PARTS and values.dtype is x.dtype and x.is_contiguous()
+    if not same or x.is_conj() or values.is_conj():
+        return NotImplemented
+    seen = torch.view_as_real(x), torch.view_as_real(values)
+    return torch.view_as_complex(aten.index_put.default(seen[0], indices, seen[1], accumulate))
+
+
+def _by_parts(*ops: OpOverload) -> None:
+    """Enters operators that move elements, or sum them up, as the same of the real and of the
+    imaginary parts; a real number or tensor beside complex ones has no imaginary part."""
+
+    def rule(op: OpOverload) -> Callable[..., Any]:
+        values = {i for i, a in enumerate(op._schema.arguments) if a.name in _VALUES}
+
+        def apply(*args: Any, **named: Any) -> Any:
+            tensors = [x for x in pytree.tree_leaves((args, named)) if isinstance(x, Tensor)]
+            kinds = {x.dtype for x in tensors if x.is_floating_point() or x.is_complex()}
+            plain = all(x.is_contiguous() for x in tensors if x.is_complex())
+            if len(kinds) != 1 or not kinds <= _PARTS.keys() or not plain or named.get("dtype"):
+                return NotImplemented
+            (kind,) = kinds
+
+            def part(x: Any, which: int) -> Any:
+                if isinstance(x, Tensor):
+                    return pair(x, _PARTS[kind])[which] if x.is_complex() else x
+                return x
+
+            def parts(which: int) -> Any:
+                given = [
+                    pair(x, _PARTS[kind])[which] if i in values and x is not None else x
+                    for i, x in enumerate(args)
+                ]
+                return op(*pytree.tree_map(lambda x: part(x, which), given), **named)
+
+            return joined(parts(0), parts(1))
+
+        return apply
+
+    for op in ops:
+        COMPLEX[op] = rule(op)
+
+
+_VALUES = ("value", "fill_value")
+_by_parts(
+    aten.flip.default, aten.index_select.default, aten.gather.default, aten.cat.default,
+    aten.repeat.default, aten.tril.default, aten.triu.default, aten.constant_pad_nd.default,
+    aten.index.Tensor, aten.select_scatter.default, aten.fill.Scalar, aten.full_like.default,
+)  # fmt: skip
 
 
 @_enter(aten.slice_scatter.default)

@@ -234,12 +234,11 @@ def _collected() -> tuple[Set[str], Decompositions]:
     own |= {p.vec: functools.partial(sized, p.default) for p in UPSAMPLING}
     for op, rule in OPERANDS.items():
         own[op] = _first(own.get(op), functools.partial(rule, op))
+    torchs = {op: _of_reals(op, laid_out(op, rule)) for op, rule in table.items() if _goes(op)}
     for op, rule in COMPLEX.items():
-        own[op] = _first(rule, own[op]) if op in own else rule
-    own = {op: _decided(rule) for op, rule in own.items()}
-    return names, {
-        op: _of_reals(op, laid_out(op, rule)) for op, rule in table.items() if _goes(op)
-    } | own
+        before = own.get(op, torchs.get(op))
+        own[op] = rule if before is None else _first(rule, before)
+    return names, torchs | {op: _decided(rule) for op, rule in own.items()}
 
 
 def _decided(rule: Callable[..., Any]) -> Callable[..., Any]:

@@ -15,7 +15,7 @@ def most(x):
     return r
 
 # Euclid's, with C's remainders: what is left of the least integer, whose magnitude is
-# itself, may be negative. What 32 bits hold, which divide in a third of the time, waits for
+# itself, may be negative. What 31 bits hold, which divide in a third of the time, waits for
 # the others.
 def gcd_int(x, y):
     a = tl.abs(x) + y * 0
@@ -26,18 +26,20 @@ def gcd_int(x, y):
         b = tl.where(long, a, b)
         a = tl.where(long, rest, a)
         long = (a != 0) & (wide_int(a) | wide_int(b))
+    # a remainder by what is larger is the dividend: of gcd and 0, 0 and gcd
     u = a.to(tl.uint32)
     v = b.to(tl.uint32)
-    while any_left(u != 0):
-        for _ in tl.static_range(3):
-            rest = v % divisor(u)
-            v = tl.where(u == 0, v, u)
-            u = tl.where(u == 0, u, rest)
-    return tl.where(a == 0, b, v.to(b.dtype))
+    largest = tl.full((), 0xFFFFFFFF, tl.uint32)
+    while any_left((u != 0) & (v != 0)):
+        for _ in tl.static_range(4):
+            rest = v % tl.where(u == 0, largest, u)
+            v = u
+            u = rest
+    return tl.where(a == 0, b, (u | v).to(b.dtype))
 
 def wide_int(x):
     if x.dtype.primitive_bitwidth == 64:
-        r = (x >> 32) != 0
+        r = (x >> 31) != 0
     else:
         r = x < 0
     return r

@@ -29,7 +29,7 @@ from triton_emit.vectors import (
 _MOST_PAIRED = 48
 
 # Functions of many steps, of which a thread has one.
-_LONG_STEPS = frozenset(("gcd", "zeta", "gamma_series", "gamma_fraction"))
+_LONG_STEPS = frozenset(("zeta", "gamma_series", "gamma_fraction"))
 
 
 def of_points(
