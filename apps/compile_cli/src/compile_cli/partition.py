@@ -145,7 +145,7 @@ def _chosen(graph: torch.fx.Graph, info: Any, memory_budget: float = 1) -> list[
 
 
 def _tell_draws(graph: torch.fx.Graph) -> None:
-    """Draws that a checkpoint repeats get the fake tensors that torch leaves out."""
+    """Draws of one result that a checkpoint repeats get the fake tensors that torch leaves out."""
     for node in graph.nodes:
         if node.target not in _REPEATS or "val" in node.meta:
             continue
@@ -155,7 +155,9 @@ def _tell_draws(graph: torch.fx.Graph) -> None:
         mode = detect_fake_mode()
         assert mode is not None
         with mode:
-            node.meta["val"] = operator(*args, **more)
+            made = operator(*args, **more)
+        if isinstance(made, torch.Tensor):
+            node.meta["val"] = made
 
 
 def _alike(node: torch.fx.Node) -> bool:
