@@ -261,7 +261,8 @@ def _copy(x: Tensor, source: Tensor, non_blocking: bool = False) -> Any:
     if not isinstance(x, Tensor) or not isinstance(source, Tensor):
         return NotImplemented
     same = x.dtype is source.dtype and x.shape == source.shape and x.device == source.device
-    if x.dtype not in _PARTS or not same or x.is_conj() or not x.is_contiguous():
+    lazy = x.is_conj() or source.is_conj()
+    if x.dtype not in _PARTS or not same or lazy or not x.is_contiguous():
         return NotImplemented
     return joined(*pair(source, _PARTS[x.dtype]))
 

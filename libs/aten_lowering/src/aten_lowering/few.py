@@ -89,6 +89,8 @@ def is_few_a_row(index: Sizes, size: Sizes, dim: int) -> bool:
     asked = index[dim] * size[dim]
     if index[dim] > 2 and not (asked.is_Integer and asked <= _QUESTIONS):
         return False
+    if len(index) != len(size):  # torch lets empty indices be of any rank
+        return False
     return all(n == m for d, (n, m) in enumerate(zip(index, size, strict=True)) if d != dim)
 
 
