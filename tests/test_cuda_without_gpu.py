@@ -139,7 +139,7 @@ def test_candidates_of_the_mlp_compile_ahead(
 
     original = gemm_templates.prefetch
     monkeypatch.setattr(gemm_templates, "prefetch", prefetch)
-    kernels = Kernels(Options(cache_dir=str(tmp_path)))
+    kernels = Kernels(Options(cache_dir=str(tmp_path), tune="max"))  # all are waited for
     with kernels.compiling():
         MatmulPlanner(kernels.options, kernels, fused).prefetch(hints_of(fused.symbols))
     assert len(asked) == 3  # projections, up with bias and GELU, down
