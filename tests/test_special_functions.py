@@ -96,6 +96,7 @@ def test_orders_as_numbers_and_gradients(options: dict[str, Any]) -> None:
             torch.testing.assert_close(got, want, rtol=2e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_many_steps_are_no_part_of_rows(options: dict[str, Any]) -> None:
     """Each function stands in a kernel once for each element of a thread, and there once only."""
 
