@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from wrapper_ir import parse_program, print_program
-from wrapper_ir.passes import InsertFrees, OverlapCollectives, PlanMemory, run_passes
+from wrapper_ir import Program, parse_program, print_program
+from wrapper_ir.passes import InsertFrees, OverlapCollectives, Pass, PlanMemory, run_passes
 
 HEAD = "program p(x: f32[4] cpu, y: f32[4] cpu):\n"
 
@@ -17,9 +17,9 @@ def c10d(call: str) -> str:
 WAIT = c10d("wait_tensor.default")
 
 
-def lines(body: str, *passes: object) -> list[str]:
+def lines(body: str, *passes: Pass[Program]) -> list[str]:
     program = parse_program(HEAD + body)
-    out = run_passes(program, list(passes or [OverlapCollectives()]))  # type: ignore[arg-type]
+    out = run_passes(program, passes or (OverlapCollectives(),))
     return [line.strip() for line in print_program(out).split("\n")[1:-1]]
 
 
