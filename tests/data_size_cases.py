@@ -36,10 +36,12 @@ def distinct(x, n):
 
 
 def parts(x, n):
-    k = n.item()
+    """Of sizes whose sum is given."""
+    k, j = torch.stack([n, x.shape[0] - n]).tolist()
     torch._check(k >= 0)
-    torch._check(k <= x.shape[0])
-    a, b = torch.split(x, [k, x.shape[0] - k])
+    torch._check(j >= 0)
+    torch._check(k + j == x.shape[0])
+    a, b = torch.split(x, [k, j])
     return a.sin(), b.sum(0), torch.zeros(k, 3, device=x.device) + k
 
 

@@ -221,7 +221,7 @@ def lows_of(symbols: Iterable[Symbol]) -> tuple[tuple[sympy.Symbol, int], ...]:
     return tuple((s, low) for s, low in lows if low >= 0)
 
 
-def hints_of(symbols: tuple[Symbol, ...]) -> dict[str, int]:
+def hints_of(symbols: Iterable[Symbol]) -> dict[str, int]:
     """A typical value for each symbol: its hint, or one inside of its bounds."""
     return {s.name: s.typical for s in symbols}
 

@@ -293,7 +293,7 @@ class KernelVerifier:
             self.fail(errors.BackwardPlaces, f"{stmt.op} is no reverse scan", stmt)
 
     def _bounds(self, stmt: ir.Stmt, buffer: str, index: sympy.Expr, phase: ir.Phase) -> None:
-        """Fails only where an index provably leaves the storage, or does so at the hints."""
+        """Fails only where an index leaves the storage at the hints."""
         axes = [(a.symbol, a.extent) for a in (*self.kernel.axes, *phase.axes)]
         axes += [(s, e) for s, (_, e) in self.indirect.items()]
         extent = span(self.buffers[buffer].type)
@@ -314,14 +314,15 @@ class KernelVerifier:
             sympy.expand(extent - 1 - high), lows
         ):
             return
-        hints = hints_of(self.kernel.symbols)
+        # Without hints no value is known to occur: `given` conditions may exclude a typical one.
+        hints = hints_of(s for s in self.kernel.symbols if s.hint is not None)
         if any(at_hints(e, hints) == 0 for _, e in axes):
             return
-        values = {s: sympy.Integer(hints[s.name]) for s in self.sizes}
+        values = {s: sympy.Integer(hints[s.name]) for s in self.sizes if s.name in hints}
         first, last = low.xreplace(values), high.xreplace(values)
-        if not (first.is_Integer and last.is_Integer):
+        size = extent.xreplace(values)
+        if not (first.is_Integer and last.is_Integer and size.is_Integer):
             return
-        size = at_hints(extent, hints)
         if first < 0 or last >= size:
             at = f" at {hints}" if hints else ""
             self.fail(
