@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -63,12 +64,20 @@ def test_training() -> None:
         torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-4)
 
 
-def test_without_a_compiler_kernels_are_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So they are for programs that others launch, and where that is asked for."""
+def test_without_a_compiler_kernels_are_interpreted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """So they are for programs that others launch, where that is asked for, and where a compiler
+    fails."""
 
     def compiled_as(**options: Any) -> set[str]:
         x = torch.ones(3)
-        return languages(compile_cli.compile(Twice(), (x,), options=options))
+        compiled = compile_cli.compile(Twice(), (x,), options=options)
+        assert torch.equal(compiled(x), 2 * x)
+        fallbacks.append([f.op for f in compiled.graph.fallbacks])
+        return languages(compiled)
+
+    fallbacks: list[list[str]] = []
 
     monkeypatch.setenv("COMPILE_CLI_CPU_KERNELS", "auto")
     assert compiled_as() == {"cpp"}
@@ -78,6 +87,14 @@ def test_without_a_compiler_kernels_are_interpreted(monkeypatch: pytest.MonkeyPa
     with pytest.warns(UserWarning, match="kernels on the CPU are interpreted"):
         assert compiled_as() == {"triton"}
     planner.loops.has_compiler.cache_clear()
+    (tmp_path / "g++").symlink_to("/bin/false")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.warns(UserWarning, match="interpreted: the C.* refused"):
+        assert compiled_as(cache_dir=str(tmp_path)) == {"triton"}
+    assert fallbacks == [[], [], [], [], ["kernels on the CPU"]]
+    planner.loops.has_compiler.cache_clear()
+    monkeypatch.setenv("COMPILE_CLI_CPU_KERNELS", "cpp")
+    assert Options.from_mapping({"emit": "hop"}).cpu_kernels == "interpreter"
     with pytest.raises(UnknownOption, match="exclude each other"):
         Options(emit="hop", cpu_kernels="cpp")
 

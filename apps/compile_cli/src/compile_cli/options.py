@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,8 +94,18 @@ class Options(Settings):
     fx_backend: type[FxBackend] | None = None
 
     def __post_init__(self) -> None:
+        if self.fx_backend is not None:
+            launch = getattr(self.fx_backend, "launch", None)
+            if not hasattr(self.fx_backend, "compile_graph") or launch not in _FORMS:
+                raise UnknownOption(
+                    f"option fx_backend={self.fx_backend!r} is not known\n"
+                    f"  expected: a subclass of fx_emit.FxBackend with launch in {sorted(_FORMS)}"
+                )
+            object.__setattr__(self, "emit", _FORMS[launch])
         if self.cpu_kernels == "auto":
             chosen = os.environ.get("COMPILE_CLI_CPU_KERNELS") or "auto"
+            if self.emit == "hop" or self.fx_backend is not None:
+                chosen = "interpreter"
             object.__setattr__(self, "cpu_kernels", chosen)
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
@@ -108,16 +118,6 @@ class Options(Settings):
                 raise UnknownOption(
                     f"option {name}={getattr(self, name)!r} is not known\n  expected: True or False"
                 )
-        if self.fx_backend is not None:
-            launch = getattr(self.fx_backend, "launch", None)
-            if not hasattr(self.fx_backend, "compile_graph") or launch not in _FORMS:
-                raise UnknownOption(
-                    f"option fx_backend={self.fx_backend!r} is not known\n"
-                    f"  expected: a subclass of fx_emit.FxBackend with launch in {sorted(_FORMS)}"
-                )
-            object.__setattr__(self, "emit", _FORMS[launch])
-            if self.cpu_kernels == "auto":
-                object.__setattr__(self, "cpu_kernels", "interpreter")
         if (self.emit, self.cpu_kernels) == ("hop", "cpp"):
             raise UnknownOption(
                 "options emit='hop' and cpu_kernels='cpp' exclude each other\n"
@@ -147,7 +147,7 @@ class Options(Settings):
                 f"unknown option {unknown[0]!r} for backend compile_cli\n"
                 f"  known:   {', '.join(sorted(known))}"
             )
-        return replace(cls(), **(options or {}))
+        return cls(**(options or {}))
 
     @staticmethod
     def of_mode(mode: str | None) -> dict[str, Any]:

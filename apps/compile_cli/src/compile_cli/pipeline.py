@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import astuple, dataclass, replace
 from time import perf_counter
@@ -30,7 +31,16 @@ from compile_cli.result import CompiledGraph, lazy_inputs
 from cuda_graphs import Lending
 from loop_ir import FuseOptions, FusionReport, Graph, Kernel, explain, fuse_with_report, serve_one
 from loop_ir.ir import hints_of
-from planner import ChannelsLast, Kernels, Planned, ScheduleTuner, assemble, gather, plan_graph
+from planner import (
+    ChannelsLast,
+    Kernels,
+    LoopsNotBuilt,
+    Planned,
+    ScheduleTuner,
+    assemble,
+    gather,
+    plan_graph,
+)
 from tensor_ir import Pass
 from wrapper_ir import DefineControl, DefineSubgraph, Program
 from wrapper_ir.passes import (
@@ -98,7 +108,14 @@ def compile_loop(
         made = host_program(lowered, fusing, options, record, kernels)
         program, planned = made.program, made.planned
         outside = Outside(constants_of(lowered), made.operators)
-        host, run = build_program(program, kernels, outside, options, record, check_inputs)
+        try:
+            host, run = build_program(program, kernels, outside, options, record, check_inputs)
+        except LoopsNotBuilt as error:
+            warnings.warn(f"kernels on the CPU are interpreted: {error}", stacklevel=2)
+            plain = replace(options, cpu_kernels="interpreter")
+            other = compile_loop(lowered, fusing, plain, record, check_inputs, lending, began)
+            why = Fallback("kernels on the CPU", "", str(error))
+            return replace(other, fallbacks=(why, *other.fallbacks))
     for each in made.every():
         each.planned.finish()
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from planner.convolution import ChannelsLast
     from planner.errors import (
         CacheNotWritten,
+        LoopsNotBuilt,
         PlannerError,
         UnboundSize,
         UnsafeCache,
@@ -35,6 +36,7 @@ __all__ = [
     "Decided",
     "Decision",
     "Kernels",
+    "LoopsNotBuilt",
     "NodePlan",
     "Planned",
     "PlannerError",

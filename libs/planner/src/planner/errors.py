@@ -37,6 +37,10 @@ class NotOnCPU(PlannerError):
         )
 
 
+class LoopsNotBuilt(PlannerError):
+    """The C++ compiler of this machine does not build a kernel, or its library does not load."""
+
+
 class NotTriton(PlannerError):
     """A kernel in C++ where only Triton's can be launched."""
 

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planner.errors import NotOnCPU
+from planner.errors import LoopsNotBuilt, NotOnCPU
 from planner.settings import Settings
 from wrapper_ir import DefineKernel, KernelParam
 
@@ -38,9 +38,7 @@ def has_compiler() -> bool:
 
 def wants_loops(settings: Settings) -> bool:
     """Whether kernels on the CPU are to be C++."""
-    if settings.cpu_kernels == "auto":
-        return settings.emit != "hop" and has_compiler()
-    return settings.cpu_kernels == "cpp"
+    return settings.cpu_kernels == "cpp" or (settings.cpu_kernels == "auto" and has_compiler())
 
 
 def on_cpu(kernel: Kernel) -> bool:
@@ -78,14 +76,14 @@ class LoopLibraries:
         pool.shutdown(wait=False)
 
         def finish() -> None:
+            """Raises LoopsNotBuilt."""
             for define in new:
                 self.built[define].result()
 
         return finish
 
     def launcher(self, define: DefineKernel) -> Callable[..., None]:
-        """`launch(grid, *args)` of a kernel. Raises NotOnCPU there, and what `cpp_emit.build_plain`
-        raises."""
+        """`launch(grid, *args)` of a kernel. Raises NotOnCPU and LoopsNotBuilt there."""
         pointers = [p.kind.startswith("*") for p in define.params]
         function: Any = None
 
@@ -117,5 +115,8 @@ class LoopLibraries:
 
         text = cpp_loops.translation_unit(d.source for d in defines)
         given = "loops", cpp_loops.headers(), cpp_loops.WAYS
-        built = self.in_folder(lambda folder: cpp_emit.build_plain(text, folder, *given))
-        return ctypes.CDLL(str(built))
+        try:
+            built = self.in_folder(lambda folder: cpp_emit.build_plain(text, folder, *given))
+            return ctypes.CDLL(str(built))
+        except (cpp_emit.CppEmitError, OSError) as error:
+            raise LoopsNotBuilt(str(error)) from error
