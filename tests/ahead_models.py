@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import torch
+import triton
+import triton.language as tl
 from torch import nn
 from torch._higher_order_ops.while_loop import while_loop
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 
 class MLP(nn.Module):
@@ -62,6 +65,33 @@ class Loop(nn.Module):
         return torch.cond(y.sum() > 0, lambda y: y * 2 + 1, lambda y: y - 1, (y,))
 
 
+@triton.jit
+def doubled(x, out, M: tl.constexpr, N: tl.constexpr):
+    at = [tl.program_id(0) * M, tl.program_id(1) * N]
+    out.store(at, x.load(at) * 2)
+
+
+class Described(nn.Module):
+    """A kernel of the user's that takes tensor descriptors."""
+
+    def forward(self, x):
+        y = x.sin()
+        out = torch.empty_like(y)
+        blocks = (TensorDescriptor.from_tensor(t, [16, 32]) for t in (y, out))
+        doubled[triton.cdiv(x.shape[0], 16), triton.cdiv(x.shape[1], 32)](*blocks, M=16, N=32)
+        return out.relu()
+
+
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(50, 32)
+        self.layers = nn.Sequential(*(nn.TransformerEncoderLayer(32, 4, 64) for _ in range(2)))
+
+    def forward(self, ids):
+        return self.layers(self.table(ids))
+
+
 class Several(nn.Module):
     def forward(self, x):
         return x.softmax(-1).sum(0), x.sort(-1)[0].cumsum(1)
@@ -78,6 +108,8 @@ MODELS = {
     Decoder: ["f32[1,1,8]", "i64[1]<8"],
     Scatter: ["f32[4,6]", "i64[4,2]<4"],
     Loop: ["f32[5,6]"],
+    Described: ["f32[20,64]"],
+    Encoder: ["i64[2,6]<50"],
     Several: ["f32[40,64]"],
     Sizes: ["f32[5,6]"],
 }

@@ -159,8 +159,11 @@ def test_a_model_around_a_kernel(compiled: Any, dynamic: bool) -> None:
 def test_by_name_and_with_options(options: dict[str, Any]) -> None:
     x, y = torch.randn(100), torch.randn(100)
     run = torch.compile(around, backend="compile_cli", fullgraph=True, options=options)
+    exported = compile_cli.compile(around, (x, y), options=options)
+    assert not exported.graph.fallbacks
     with torch.no_grad():
-        torch.testing.assert_close(run(x, y), (x.sin() * 2 + y).relu() * 2 + y)
+        for call in (run, exported):
+            torch.testing.assert_close(call(x, y), (x.sin() * 2 + y).relu() * 2 + y)
 
 
 KERNELS = {"tuned": add_tuned, "heuristics": add_by_size, "both": add_even}

@@ -113,6 +113,9 @@ def _on(exported: torch.export.ExportedProgram, device: torch.device) -> Any:
         store.update({name: there(value) for name, value in store.items()})
     graphs = [m.graph for m in moved.graph_module.modules() if isinstance(m, fx.GraphModule)]
     for node in (node for graph in graphs for node in graph.nodes):
+        if node.target is torch.ops.aten.view.default:
+            # Results of attention have other strides there: the export made a view of `reshape`.
+            node.target = torch.ops.aten.reshape.default
         node.args = fx.node.map_aggregate(node.args, there)
         node.kwargs = fx.node.map_aggregate(node.kwargs, there)
         if "val" in node.meta:

@@ -6,11 +6,13 @@ trailing `aten.copy_` into the placeholder."""
 
 import inspect
 import logging
+import traceback
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,8 +37,12 @@ from compile_cli.capture.overlaps import (
 )
 from compile_cli.capture.seen_calls import SeenCalls
 from compile_cli.capture.user_code import where
+from compile_cli.capture.without_gpu import capture_kernels
 from compile_cli.errors import CompileFailed, GraphBreak, first_line
 from compile_cli.torch_compat import export_at_level
+
+# Where Triton launches a kernel.
+_LAUNCH = str(Path("triton", "runtime", "jit.py"))
 
 
 @dataclass(frozen=True)
@@ -120,7 +126,11 @@ def export(
     except Exception as error:
         # Tracing runs the user's code and raises errors of many classes: none of them a graph.
         refuse_new_ranks(seen.reshaped)
-        program = _export_transforms(model, args, shapes, seen) if seen.transforms else None
+        program = None
+        if seen.transforms:
+            program = _export_transforms(model, args, shapes, seen)
+        elif any(f.filename.endswith(_LAUNCH) for f in traceback.extract_tb(error.__traceback__)):
+            program = _export_launches(model, args, shapes)
         if program is not None:
             return program
         raise GraphBreak(where(error), f"{type(error).__name__}: {first_line(error)}") from error
@@ -144,6 +154,18 @@ def _export_transforms(
     if seen.writes or any(o.kind in changed for o in program.graph_signature.output_specs):
         return None
     return program
+
+
+def _export_launches(
+    model: nn.Module, args: tuple[Any, ...], shapes: Any
+) -> torch.export.ExportedProgram | None:
+    """A module that launches Triton kernels, which Dynamo captures, and tracing would run."""
+    capture_kernels()
+    try:
+        with torch.no_grad(), _quiet(), own_composites():
+            return torch.export.export(model, args, dynamic_shapes=shapes, strict=True)
+    except Exception:  # as above
+        return None
 
 
 def _apart(x: Tensor) -> Tensor:
