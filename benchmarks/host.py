@@ -278,9 +278,9 @@ def main() -> None:
         rows: dict[str, dict[str, Any]] = {name: {} for name in names}
         for (name, _), process in started.items():
             rows[name] |= asked(process)
+            if options.out:  # what there is by now
+                options.out.write_text(json.dumps(rows, indent=1))
     show(rows)
-    if options.out:
-        options.out.write_text(json.dumps(rows, indent=1))
 
 
 if __name__ == "__main__":
