@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import compile_cli
 from compile_cli.errors import UnknownOption
 from loop_ir import Extern, Kernel, Matmul
+from wrapper_ir import DefineKernel, Launch
 
 EMITS = ("fx", "hop", "cpp")
 
@@ -71,6 +72,21 @@ def test_dropout_and_add_is_one_kernel(options: dict[str, Any]) -> None:
     model = compile_cli.compile(fn, (torch.ones(8, 8), torch.ones(8, 8)), options=options)
     kernels = [n for n in model.graph.fused.nodes if isinstance(n, Kernel)]
     assert len(kernels) == 1 and len(model.graph.fused.nodes) == 2  # and its seed
+
+
+def test_alike_layers_share_kernels_and_draw_apart(options: dict[str, Any]) -> None:
+    def fn(x: Tensor, w: Tensor) -> Tensor:
+        for _ in range(3):
+            x = F.dropout(x @ w, 0.5)
+        return x
+
+    args = torch.ones(16, 16), torch.eye(16)
+    model = compile_cli.compile(fn, args, options=options)
+    ops = model.graph.program.ops
+    made, launches = (sum(isinstance(op, kind) for op in ops) for kind in (DefineKernel, Launch))
+    assert made < launches == 3  # the last writes a result of the caller's
+    kept = float((model(*args) != 0).float().mean())  # by all three, if each draws for itself
+    assert 0.03 < kept < 0.25
 
 
 def test_dropout_ends_a_matmul(options: dict[str, Any]) -> None:

@@ -15,48 +15,53 @@ from loop_ir import Device, DType, Extern, TensorRef, TensorType
 _RANGE = (0, 2**63 - 1)
 
 
+# Integers of which a seed is the first: so many bytes apart, all begin where Triton says aligned.
+_ROW = 2
+
+
 class Seeds:
-    """A number of 63 bits for each random operator, drawn by `aten.randint` each time the graph
-    runs. So the generator's state decides what is random and moves on, on the device, and CUDA
-    graphs replay as they do any of torch's random operators.
+    """A number of 63 bits for each random operator, drawn by one `aten.randint` a device each time
+    the graph runs. So the generator's state decides what is random and moves on, on the device, and
+    CUDA graphs replay as they do any of torch's random operators. Each seed is a buffer of its own:
+    kernels that differ in nothing else are alike.
 
     fresh: names a new buffer."""
 
     def __init__(self, graph: fx.Graph, fresh: Callable[[str], str]) -> None:
         self.fresh = fresh
-        self.places: dict[fx.Node, tuple[Device, int]] = {}
-        self.counts: dict[Device, int] = {}
-        self.tensors: dict[Device, Operand] = {}
+        self.devices: dict[fx.Node, Device] = {}
+        self.drawn: dict[Device, dict[fx.Node, Operand]] = {}
         for node in graph.nodes:
             target, fake = node.target, node.meta.get("val")
             fake = fake[0] if isinstance(fake, list | tuple) and fake else fake
             if not isinstance(target, OpOverload) or not isinstance(fake, torch.Tensor):
                 continue
             if torch.Tag.nondeterministic_seeded in target.tags:
-                device = device_of(fake.device)
-                count = self.counts.get(device, 0)
-                self.places[node] = (device, count)
-                self.counts[device] = count + 1
+                self.devices[node] = device_of(fake.device)
 
     def load(self, k: KernelBuilder, node: fx.Node) -> Value:
         """The seed of a random operator."""
-        require(node in self.places, "a random operator without a seed")
-        device, place = self.places[node]
-        if device not in self.tensors:
-            size = (sympy.Integer(self.counts[device]),)
-            type = TensorType(DType.i64, size, (sympy.S.One,), device)
-            self.tensors[device] = Operand(TensorRef(self.fresh("seeds"), type), type)
-        return k.load(self.tensors[device], (sympy.Integer(place),))
+        require(node in self.devices, "a random operator without a seed")
+        device = self.devices[node]
+        drawn = self.drawn.setdefault(device, {})
+        if node not in drawn:
+            type = TensorType(DType.i64, (sympy.Integer(_ROW),), (sympy.S.One,), device)
+            drawn[node] = Operand(TensorRef(self.fresh("seed"), type), type)
+        return k.load(drawn[node], (sympy.S.Zero,))
 
     def nodes(self) -> list[Extern]:
         """The calls that make the seeds that are used."""
-        return [
-            Extern(
-                "aten.randint.low",
-                (*_RANGE, x.type.size),
-                (("dtype", DType.i64), ("device", device), ("pin_memory", False)),
-                ((x.ref.buffer, x.type),),
-                fallback=False,
-            )
-            for device, x in self.tensors.items()
-        ]
+        made: list[Extern] = []
+        for device, drawn in self.drawn.items():
+            outs = tuple((x.ref.buffer, x.type) for x in drawn.values())
+            (name, row), several = outs[0], len(outs) > 1
+            if several:
+                size, stride = (sympy.Integer(len(outs)), *row.size), (row.size[0], sympy.S.One)
+                name, row = self.fresh("seeds"), TensorType(DType.i64, size, stride, device)
+            kwargs = ("dtype", DType.i64), ("device", device), ("pin_memory", False)
+            draw = "aten.randint.low", (*_RANGE, row.size), kwargs, ((name, row),)
+            made.append(Extern(*draw, fallback=False))
+            if several:
+                rows = "aten.unbind.int", (TensorRef(name, row), 0), (), outs
+                made.append(Extern(*rows, tuple_result=True, fallback=False))
+        return made

@@ -16,6 +16,9 @@ from planner.zeroed import Shared, shared
 from symexpr import known, sstr, symbol
 from wrapper_ir import Arg, Launch, Op, Program, Ref, TensorType, ops
 
+# Operators whose results lie in their first argument.
+_VIEWS = frozenset({"aten.unbind.int"})
+
 
 @dataclass
 class _Builder:
@@ -92,7 +95,8 @@ class _Builder:
             self.ops.append(ops.SymbolDef(name, self.tensor(held).name, 0, comment, "item"))
         else:
             call = ops.ExternCall(node.target, args, kwargs, node.outs, node.tuple_result, writes)
-            self.ops.append(replace(call, comment=comment, binds=node.binds))
+            alias = args[0].name if node.target in _VIEWS and isinstance(args[0], Ref) else None
+            self.ops.append(replace(call, comment=comment, binds=node.binds, alias=alias))
         if node.binds:
             self.check(set(node.binds))
 
