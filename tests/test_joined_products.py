@@ -43,12 +43,6 @@ def timer(joined: float) -> Callable[..., list[float]]:
     return lambda runs, info: [1.0, *[joined] * (len(runs) - 1)]
 
 
-@pytest.fixture
-def options(options: dict[str, Any]) -> dict[str, Any]:
-    """Sets of products are looked for where all is to be measured."""
-    return {**options, "tune": "max"}
-
-
 @pytest.mark.parametrize("rows", [16, *(pytest.param(m, marks=pytest.mark.slow) for m in (8, 40))])
 def test_one_launch_for_all(options: dict[str, Any], as_on_gpu: Any, rows: int) -> None:
     choices = as_on_gpu(timer(0.5))

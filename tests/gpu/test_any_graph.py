@@ -93,3 +93,94 @@ def test_a_training_step_of_a_language_model(size: tuple[int, int]) -> None:
     torch.compile(model, backend="compile_cli")(ids).backward()
     for p, want in zip(model.parameters(), expected, strict=True):
         torch.testing.assert_close(p.grad, want, rtol=1e-3, atol=1e-4)
+
+
+def slow(x: Tensor) -> Tensor:
+    """Takes a GPU longer than a host needs to queue what follows."""
+    for _ in range(4):
+        x = torch.fft.fft(x.reshape(-1, 64)).abs().reshape(-1) * 0.1
+    return x
+
+
+def recorded(x: Tensor, side: Any, event: Any) -> Tensor:
+    y = slow(x).sin()
+    event.record()
+    return y
+
+
+def after_the_event(f: Callable[..., Tensor], x: Tensor, side: Any, event: Any) -> Tensor:
+    y, out, other = f(x, side, event), torch.empty_like(x), torch.cuda.Stream()
+    with torch.cuda.stream(other):
+        event.wait()
+        out.copy_(y)
+    return out
+
+
+def made_there(x: Tensor, side: Any, event: Any) -> Tensor:
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        return slow(x)
+
+
+def read_there(f: Callable[..., Tensor], x: Tensor, side: Any, event: Any) -> Tensor:
+    y, out = f(x, side, event), torch.empty_like(x)
+    with torch.cuda.stream(side):
+        out.copy_(y)
+    return out
+
+
+def read_here(x: Tensor, side: Any, event: Any) -> Tensor:
+    with torch.cuda.stream(side):
+        y = x * 2
+    torch.cuda.current_stream().wait_stream(side)
+    return y
+
+
+def waits_alone(x: Tensor, side: Any, event: Any) -> Tensor:
+    torch.cuda.current_stream().wait_stream(side)
+    return x * 2
+
+
+def waits_for_an_event(x: Tensor, side: Any, event: Any) -> Tensor:
+    event.wait()
+    return x * 2
+
+
+def given_there(f: Callable[..., Tensor], x: Tensor, side: Any, event: Any) -> Tensor:
+    with torch.cuda.stream(side):
+        y = slow(x)
+        event.record()
+    return f(y, side, event)
+
+
+def to_the_host(x: Tensor, side: Any, event: Any) -> Tensor:
+    y = slow(x).to("cpu", non_blocking=True)
+    torch.cuda.synchronize()
+    return y * 2
+
+
+def as_it_is(f: Callable[..., Tensor], x: Tensor, side: Any, event: Any) -> Tensor:
+    return f(x, side, event)
+
+
+@pytest.mark.parametrize("options", [{}, {"emit": "cpp"}, {"cuda_graphs": True}])
+@pytest.mark.parametrize(
+    ("f", "use"),
+    [
+        (recorded, after_the_event), (made_there, read_there), (read_here, given_there),
+        (waits_alone, given_there), (waits_for_an_event, given_there), (to_the_host, as_it_is),
+    ],
+)  # fmt: skip
+def test_streams_of_the_users(f: Any, use: Any, options: dict[str, Any]) -> None:
+    side, event = torch.cuda.Stream(), torch.cuda.Event()
+    x = torch.rand(1 << 23, device="cuda")
+    with torch.cuda.stream(side):
+        slow(x)  # plans of FFTs
+    torch.cuda.synchronize()
+    want = use(f, x, side, event)
+    torch.cuda.synchronize()
+    run = torch.compile(f, backend="compile_cli", fullgraph=True, options=options)
+    for _ in range(3):
+        got = use(run, x, side, event)
+        torch.cuda.synchronize()
+        torch.testing.assert_close(got, want)

@@ -284,3 +284,63 @@ def test_complex_and_double() -> None:
         )
     finally:
         torch.set_default_dtype(before)
+
+
+class Stands:
+    """For a stream or an event of a GPU: notes what it is asked."""
+
+    def __init__(self, name: str, notes: list[str]) -> None:
+        self.name, self.notes, self.device = name, notes, torch.device("cpu")
+
+    def __getattr__(self, call: str) -> Callable[..., None]:
+        return lambda *others: self.notes.append(" ".join((self.name, call, *map(str, others))))
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_streams_and_events_in_turn(grad: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is done of them happens between what was computed before and after, on one stream."""
+    from aten_lowering.passes import one_stream
+
+    notes = list[str]()
+    here, *objects = (Stands(name, notes) for name in ("here", "s", "t", "e"))
+    monkeypatch.setattr(one_stream, "external_object", objects.__getitem__)
+    monkeypatch.setattr(torch.accelerator, "current_stream", lambda _: here)
+    streams = torch.ops.streams
+
+    @torch.library.custom_op("test_any_graph::noted", mutates_args=())
+    def noted(x: Tensor) -> Tensor:
+        notes.append("product")
+        return x + 1
+
+    noted.register_fake(torch.empty_like)
+    noted.register_autograd(lambda _, gradient: gradient)
+
+    def f(x: Tensor) -> Tensor:
+        y = noted(x * 2)
+        streams.record_event(2, 0)
+        z = noted(y.sin()) + y
+        streams.wait_event(2, 1)
+        return noted(z * 2)
+
+    x = torch.rand(6, requires_grad=grad)
+    got = torch.compile(f, backend="compile_cli", fullgraph=True)(x)
+    first, last = ["here wait_stream s", "here wait_stream t"], ["s wait_stream here"]
+    between = ["product", "e record", "product", "e wait", "product"]
+    assert notes == [*first, *between, *last, "t wait_stream here"]
+    monkeypatch.undo()
+    monkeypatch.setattr(torch.ops.streams, "record_event", lambda *_: None)
+    monkeypatch.setattr(torch.ops.streams, "wait_event", lambda *_: None)
+    torch.testing.assert_close(got, f(x))
+
+
+def test_what_is_asserted_of_data_is_asserted() -> None:
+    def f(x: Tensor) -> Tensor:
+        torch._assert_async((x < 1).all(), "too large")
+        return x.sin()
+
+    compiled = check(f, torch.rand(4))
+    with pytest.raises(RuntimeError, match="too large"):
+        compiled(torch.ones(4))

@@ -26,7 +26,6 @@ class Setting:
     dynamic: str = ""
     grad: bool = False
     elements: int = FEW
-    tune: str = "off"
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -37,7 +36,6 @@ class Setting:
             "fuse": self.fuse,
             "plan_memory": self.plan_memory,
             "cache_dir": cache_dir,
-            "tune": self.tune,
             "jobs": 1,
         }
 
@@ -66,5 +64,4 @@ def draw_setting(
         dynamic=names if (drawn_dynamic if dynamic is None else dynamic) else "",
         grad=grad,
         elements=elements,
-        tune="auto" if rng.random() < 0.1 else "off",
     )

@@ -21,6 +21,7 @@ from compile_cli.garbage import collected_later
 with collected_later():
     import compile_cli.graph_cache as graph_cache
     from aten_lowering import own_composites
+    from aten_lowering.passes.one_stream import one_stream
     from aten_lowering.passes.readable_masks import make_masks_readable
     from aten_lowering.passes.writable_views import writable_views
     from compile_cli.capture import order_matters, retyped_input
@@ -75,6 +76,7 @@ def compile_cli(
     matmuls = sum(name in _MATMULS for name in names)
     start_workers(settings, example_inputs, len(names) + CANDIDATES * matmuls)
     kept = settings.fx_backend is None
+    one_stream(gm)
     make_masks_readable(gm)
     writable_views(gm)
     how: dict[str, Any] = {

@@ -407,11 +407,12 @@ class Lowerer(Tensors):
             Result(v, f, u) if isinstance(v, Operand) and i not in returned else None
             for i, (v, f, u) in enumerate(zip(values, fakes, used, strict=True))
         )
+        made = [r.operand if r is not None and r.used else None for r in results]
         extern = extern_call(
             str(op),
             map(self.value, node.args),
             {k: self.value(v) for k, v in node.kwargs.items()},
-            [r.operand if r is not None and r.used else None for r in results],
+            made if op._schema.returns else (),
             [arguments[name] for name in written_arguments(op)],
             origin(node),
             several,

@@ -23,10 +23,10 @@ _GRADIENTS = {
 
 Ints = Sequence[int]
 # Operators live as long as the process, as torch's tables of kernels do.
-_LIBRARY: Any = torch.library.Library("aten_lowering", "DEF")  # type: ignore[no-untyped-call]  # of torch
+LIBRARY: Any = torch.library.Library("aten_lowering", "DEF")  # type: ignore[no-untyped-call]  # of torch
 _WINDOWS = "int[] kernel_size, int[] stride, int[] padding, int[] dilation, bool ceil_mode"
-_LIBRARY.define(f"max_pool_offsets(Tensor self, {_WINDOWS}) -> (Tensor, Tensor)")
-_LIBRARY.define(
+LIBRARY.define(f"max_pool_offsets(Tensor self, {_WINDOWS}) -> (Tensor, Tensor)")
+LIBRARY.define(
     "max_pool_offsets_backward(Tensor grad_output, Tensor offsets, SymInt[] image, "
     f"bool channels_last, {_WINDOWS}) -> Tensor"
 )
@@ -80,7 +80,7 @@ def max_pool_offsets_backward(
     return result
 
 
-_LIBRARY.impl("max_pool_offsets", max_pool_offsets, "CompositeExplicitAutograd")
-_LIBRARY.impl("max_pool_offsets_backward", max_pool_offsets_backward, "CompositeExplicitAutograd")
+LIBRARY.impl("max_pool_offsets", max_pool_offsets, "CompositeExplicitAutograd")
+LIBRARY.impl("max_pool_offsets_backward", max_pool_offsets_backward, "CompositeExplicitAutograd")
 OFFSETS = torch.ops.aten_lowering.max_pool_offsets.default
 OFFSETS_BACKWARD = torch.ops.aten_lowering.max_pool_offsets_backward.default

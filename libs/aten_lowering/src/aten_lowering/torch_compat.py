@@ -13,6 +13,7 @@ from torch._decomp import get_decompositions
 from torch._decomp.decompositions import index_add as decomposed_index_add
 from torch._decomp.decompositions import pw_cast_for_opmath, upsample_compute_output_size
 from torch._dispatch.python import enable_python_dispatcher
+from torch._dynamo.graph_bytecode_inputs import get_external_object_by_index as external_object
 from torch._export.utils import _compiling_state_context as compiling_state
 from torch._export.utils import _get_decomp_for_cia as decomposition_of
 from torch._export.utils import _is_preservable_cia_op as is_preservable

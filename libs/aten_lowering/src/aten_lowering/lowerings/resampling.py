@@ -73,8 +73,9 @@ def upsample_linear(
         if len(at) == len(k.coords):
             return k.load(input, tuple(at)).to(acc)
         low, high, weight = sides[len(at) - len(k.coords)]
-        first = (1 - weight) * mixed((*at, low))
-        return weight("fma", mixed((*at, high)), first)
+        rest = 1 - weight
+        first = rest * mixed((*at, low))
+        return first + weight * mixed((*at, high))
 
     call.store(k, mixed(k.coords[: -len(along)]))
 

@@ -33,8 +33,15 @@ class Dependencies:
     def _edges(self) -> None:
         last_write: dict[str, int] = {}
         since: dict[str, list[int]] = {}
+        last_call: list[int] = []
         for number, node in self.nodes.items():
             read, written = reads(node), writes(node)
+            if isinstance(node, Extern) and not read and not written:  # it does something: in turn
+                for before in range(last_call[-1] if last_call else 0, number):
+                    self._edge(before, number)
+                last_call.append(number)
+            elif last_call:
+                self._edge(last_call[-1], number)
             for name in read:
                 if name in last_write:
                     self._edge(last_write[name], number)

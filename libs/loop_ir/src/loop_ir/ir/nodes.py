@@ -303,9 +303,10 @@ class Extern:
     """A call of an operator on whole tensors.
 
     outs: name of the new buffer and its layout, or None for a result that is unused or no
-    tensor. fallback: the operator has no lowering (reported); False for those that stay extern
-    by design, such as attention. mutates: buffers written in place. binds: symbols that hang on
-    data, to sizes of the results, or that of `aten._local_scalar_dense` to what its tensor holds.
+    tensor; an operator without results does something else. fallback: the operator has no lowering
+    (reported); False for those that stay extern by design, such as attention. mutates: buffers
+    written in place. binds: symbols that hang on data, to sizes of the results, or that of
+    `aten._local_scalar_dense` to what its tensor holds.
     """
 
     target: str

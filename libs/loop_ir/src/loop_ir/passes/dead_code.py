@@ -14,8 +14,8 @@ class DeadCode:
 
     A store is dead if its buffer is made in the graph, is no output, and no later node reads it;
     a launch of a user's kernel, if all that it writes is so. Extern calls go only if they mutate
-    nothing and no result of theirs is used; calls with random numbers are extern calls whose
-    results are used or not wanted."""
+    nothing and have results, of which none is used; calls with random numbers are extern calls
+    whose results are used or not wanted."""
 
     name = "dead_code"
 
@@ -49,7 +49,7 @@ def _slim(node: ir.Node, live: set[str]) -> ir.Node | None:
             return node if node.out in live else None
         case ir.Extern():
             used = any(w in live for w in (*writes(node), *node.binds))
-            return node if node.mutates or used else None
+            return node if node.mutates or used or not node.outs else None
         case ir.UserKernel():
             return node if any(w in live for w in writes(node)) else None
         case ir.CopyBack():

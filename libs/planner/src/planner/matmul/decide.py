@@ -189,9 +189,8 @@ class MatmulPlanner:
 
     @functools.cached_property
     def _joinable(self) -> list[JoinedTask]:
-        """Products of one matrix that templates may compute in one launch, none of a pair. They are
-        looked for where all is to be measured (`tune="max"`)."""
-        if self.options.gemm != "auto" or self.options.tune != "max":
+        """Products of one matrix that templates may compute in one launch, none of a pair."""
+        if self.options.gemm != "auto":
             return []
         hints = hints_of(self.graph.symbols)
         paired = {*self.pairs, *self._users}
