@@ -24,7 +24,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument(
         "--minutes", type=float, default=1e6,
-        help="all ends then; the last quarter is for making failures small",
+        help="all ends then; the last seventh is for making failures small",
     )  # fmt: skip
     parser.add_argument(
         "--group", type=int, default=4, choices=[1, 2, 4], help="programs compiled as one"

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 import compile_cli  # noqa: F401  # registers the backend
@@ -21,6 +22,11 @@ COMPARED: dict[str, Callable[[Tensor], Tensor]] = {
     "functions": lambda x: x.tanh().exp() * x.sin() - x.sigmoid().log(),
     "a root": lambda x: (x.square() * 3.1 + 0.2).rsqrt() + (x.abs() + 0.1).sqrt() * x,
     "a power": lambda x: (x.abs() + 0.5) ** 2.3 - x * 0.37,
+    "gelu": F.gelu,
+    "silu": lambda x: F.silu(x) * 1.1 + x * 0.3,
+    "two products": lambda x: x * 1.3 + (x + 1) * (x - 2),
+    "gelu in bf16": lambda x: F.gelu(x.bfloat16()) + x.bfloat16() * 0.3,
+    "a norm": lambda x: F.layer_norm(x, x.shape[-1:], x[0].abs(), x[1]),
 }
 
 
@@ -53,3 +59,29 @@ def test_a_maximum_is_where_it_was(name: str, dim: int, fresh_dynamo: None) -> N
     assert got.isfinite().all() and (got != 0).any(dim).all()
     near = torch.isclose(got, want, rtol=1e-4, atol=1e-5).float().mean()
     assert near > 0.999  # a tie of eager's may be none of ours
+
+
+# What is 0 of a value and its extremes along a dimension, whichever kernel asks.
+ZERO: list[Callable[[Tensor, int], Tensor]] = [
+    lambda y, dim: (y.amax(dim, True) - y).amin(dim),
+    lambda y, dim: (y - y.amin(dim, True)).sqrt().nan_to_num(nan=1.0).amin(dim),
+    lambda y, dim: (y.amax(dim, True) - y).clamp(max=0).sum(),
+    lambda y, dim: (y == y.amax(dim, True)).sum(dim).clamp(max=1) - 1,
+    lambda y, dim: y.amax(dim, True) - y.gather(dim, y.argmax(dim, True)),
+    lambda y, dim: (y - y.max(dim, True).values).exp().amax(dim) - 1,
+]
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("name", CASES)
+def test_nothing_is_past_its_extremes(name: str, dim: int, fresh_dynamo: None) -> None:
+    compared, size = CASES[name]
+    torch.manual_seed(1)
+    x = torch.randn(size, device="cuda")
+    wrong = []
+    for i, zero in enumerate(ZERO):
+        torch._dynamo.reset()
+        run = torch.compile(lambda x, zero=zero: zero(compared(x), dim), backend="compile_cli")
+        if run(x).any():
+            wrong.append(i)
+    assert not wrong

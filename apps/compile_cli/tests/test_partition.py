@@ -142,8 +142,7 @@ def test_what_is_compared_for_equality_is_kept(name: str, saved: list[Tensor]) -
 
 @pytest.mark.parametrize("factor", [1, 1.3])
 def test_sums_of_few_that_are_compared(factor: float, saved: list[Tensor]) -> None:
-    """They are computed again: not where a product is a term of several sums, and may be rounded
-    with them or before."""
+    """They are computed again, alike in all kernels, which round products before they add."""
     x = torch.randn(40, 3, requires_grad=True)
 
     def f(x: Tensor) -> Tensor:
@@ -152,7 +151,7 @@ def test_sums_of_few_that_are_compared(factor: float, saved: list[Tensor]) -> No
 
     (got,) = gradients(torch.compile(f, backend="compile_cli"), x)
     torch.testing.assert_close(got, gradients(f, x)[0])
-    assert any(size == (40, 7) for _, size in kept(saved)) == (factor != 1)
+    assert not any(size == (40, 7) for _, size in kept(saved))
 
 
 NORMS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {

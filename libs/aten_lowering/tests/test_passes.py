@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from aten_lowering.passes.common_subexpressions import common_subexpressions
-from aten_lowering.passes.compared_sums import compared_sums
 from aten_lowering.passes.dead_code import dead_code
 from aten_lowering.passes.diagonal_products import diagonal_products
 from aten_lowering.passes.exclusive_scans import exclusive_scans
@@ -440,26 +439,3 @@ def test_a_known_triangle_of_more_keys_than_queries_stays() -> None:
     known_masks(gm.graph)
     gm.recompile()
     assert gm.code == before
-
-
-COMPARED_SUMS: dict[str, tuple[Any, dict[str, int]]] = {
-    "a number times a tensor": (lambda x, y: x - y * 1.3, {"add": 1}),
-    "less a product": (lambda x, y: x - y * y, {"addcmul": 1}),
-    "a product less": (lambda x, y: y * 3.7 - x, {"neg": 1, "add": 1}),
-    "of one term": (lambda x, y: x * 3.7 + 0.5, {"mul": 1, "add": 1}),
-}
-
-
-@pytest.mark.parametrize("name", COMPARED_SUMS)
-def test_sums_that_are_compared_are_rounded_once(name: str) -> None:
-    made, wanted = COMPARED_SUMS[name]
-
-    def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        z = made(x, y)
-        return z - (z == z.amax(0)).float()
-
-    given = torch.randn(9, 1), torch.randn(7)
-    found = calls(compared_sums, fn, *given)
-    rest = {"amax": 1, "eq": 1, "_to_copy": 1, "sub": 1}
-    assert found == wanted | rest
-    assert calls(compared_sums, made, *given) == calls(lambda graph: None, made, *given)

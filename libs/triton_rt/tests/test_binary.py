@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,14 @@ def test_alignment_is_an_assumption_of_the_code(make_source: Make) -> None:
     narrow = compile(source, Target(90), alignment=0, keep_ptx=True)
     assert "ld.global.v4" in wide.ptx and "ld.global.v4" not in narrow.ptx
     assert wide.alignment == 0b111 and wide.key != narrow.key
+
+
+def test_products_are_rounded_before_they_are_added(make_source: Make) -> None:
+    """Unless asked for `contract`; what the text says is one rounding is one in any case."""
+    source = make_source("x:*f32 y:*f32!", "tl.store(y, tl.fma(tl.load(x) * 3 + 1, 5.0, 7.0))")
+    for contract, fused in ((False, 1), (True, 2)):
+        binary = compile(replace(source, contract=contract), Target(90), keep_ptx=True)
+        assert binary.ptx.count("fma.rn.f32") == fused
 
 
 def test_the_record_of_a_kernel_with_shared_memory(make_source: Make) -> None:

@@ -158,7 +158,7 @@ def test_names_that_are_words_of_the_language():
 
 def test_descriptors_and_clusters():
     text = """program p(x: f32[8, 64] cpu):
-  kernel k(t: tensordesc<f32[4, 32]> mutated, u: tensordesc<f32[1,64]>) warps 4 stages 3 ctas 2:
+  kernel k(t: tensordesc<f32[4, 32]> mutated, u: tensordesc<f32[1,64]>) warps 4 stages 3 ctas 2 contract:
     def k(t, u): ...
   end
   d0 = describe x block (4, 32)  # k.py:3
@@ -172,4 +172,5 @@ def test_descriptors_and_clusters():
     verify(program)
     assert print_program(program) == text
     assert program.ops[0].num_ctas == 2 and program.ops[0].params[0].mutated
+    assert program.ops[0].contract
     assert program.ops[1] == Describe("d0", "x", (4, 32), "k.py:3")

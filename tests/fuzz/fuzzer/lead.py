@@ -16,7 +16,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-_FINDING = 0.75  # of the time; the rest makes failures small
+_FINDING = 0.85  # of the time; the rest makes failures small
 _RSS = 3 << 30  # bytes: a worker that has more is started again
 
 

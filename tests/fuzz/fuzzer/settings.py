@@ -26,6 +26,7 @@ class Setting:
     dynamic: str = ""
     grad: bool = False
     elements: int = FEW
+    tune: str = "off"
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -36,6 +37,7 @@ class Setting:
             "fuse": self.fuse,
             "plan_memory": self.plan_memory,
             "cache_dir": cache_dir,
+            "tune": self.tune,
             "jobs": 1,
         }
 
@@ -64,4 +66,5 @@ def draw_setting(
         dynamic=names if (drawn_dynamic if dynamic is None else dynamic) else "",
         grad=grad,
         elements=elements,
+        tune="auto" if rng.random() < 0.1 else "off",
     )

@@ -12,7 +12,6 @@ import torch
 from torch._ops import OpOverload
 from torch.utils.checkpoint import CheckpointPolicy
 
-from aten_lowering.passes.compared_sums import compared_sums
 from aten_lowering.passes.dead_code import dead_code
 from aten_lowering.passes.diagonal_products import diagonal_products
 from aten_lowering.passes.forget_blocks import forget_blocks
@@ -53,12 +52,6 @@ _unsafe_index_put _unsafe_masked_index_put_accumulate index_put index_reduce sca
 scatter_reduce linalg_vector_norm
 """
 
-_ADDS = (
-    *(aten.add.Tensor, aten.sub.Tensor, aten.rsub.Tensor, aten.sum.dim_IntList),
-    *(aten.add.Scalar, aten.sub.Scalar, aten.rsub.Scalar),
-    *(aten.addcmul.default, aten.addcdiv.default, aten.lerp.Tensor, aten.lerp.Scalar),
-)
-
 # Operators that draw from a state that is given, and where the operator is that draws.
 _REPEATS = {rng_prims.run_with_rng_state: 1, rng_prims.graphsafe_run_with_rng_state: 0}
 _SEEDED = torch.Tag.nondeterministic_seeded
@@ -82,7 +75,6 @@ def partition(
     results_again(joint.graph, more["num_fwd_outputs"])
     if forget_blocks(joint.graph):
         dead_code(joint.graph)
-    compared_sums(joint.graph)
     _save_compared(joint.graph)
     _save_before_writes(joint.graph)
     _save_draws(joint.graph)
@@ -162,8 +154,7 @@ def _tell_draws(graph: torch.fx.Graph) -> None:
 
 def _alike(node: torch.fx.Node) -> bool:
     """Pointwise from what is kept, or sums of so few that kernels write them out, in 32 bits or
-    more; or rounded to fewer by one operator. Not where a sum may be one rounding with a product
-    in one kernel, and two in another (`_rounds_alike`)."""
+    more; or rounded to fewer by one operator."""
     operators = _operators()
     left, seen = [node], {node}
     while left:
@@ -171,7 +162,7 @@ def _alike(node: torch.fx.Node) -> bool:
         if not operators.is_recomputable(made):
             continue
         pointwise = isinstance(made.target, OpOverload) and torch.Tag.pointwise in made.target.tags
-        if not (pointwise or _sums_few(made)) or not _rounds_alike(made):
+        if not (pointwise or _sums_few(made)):
             return False
         operands = [_viewed(n) for n in made.all_input_nodes]
         kept = not any(map(operators.is_recomputable, operands))
@@ -179,30 +170,6 @@ def _alike(node: torch.fx.Node) -> bool:
             return False
         left += [n for n in operands if n not in seen]
         seen.update(operands)
-    return True
-
-
-def _rounds_alike(node: torch.fx.Node) -> bool:
-    """Products go into the sum that is their only reader, or into none: one that others read, or
-    that is a term of several sums, is rounded by itself in some kernels."""
-    if node.target not in _ADDS:
-        return True
-    sizes = [n.meta["val"].numel() for n in (node, *node.all_input_nodes) if _is_float(n)]
-    operators = _operators()
-    for term in filter(_is_float, node.all_input_nodes):
-        path = [term]
-        while path[-1].op == "call_function" and operators.is_view(path[-1]):
-            path.append(path[-1].all_input_nodes[0])
-        made = path[-1]
-        if not operators.is_recomputable(made) or made.target in _ADDS:
-            continue
-        known = all(isinstance(n, int) for n in sizes)
-        if (
-            not known
-            or made.meta["val"].numel() != max(sizes)
-            or any(len(n.users) > 1 for n in path)
-        ):
-            return False
     return True
 
 

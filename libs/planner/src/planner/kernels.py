@@ -26,7 +26,7 @@ from symexpr import Mod, Ranges, evaluate, known, symbol
 from wrapper_ir import DefineKernel, DefineSubgraph, Launch, Program, Ref, analysis
 
 # What a kernel's definition and its source for triton_rt name alike.
-ALIKE = ("name", "constants", "num_warps", "num_stages", "num_ctas", "max_registers")
+ALIKE = ("name", "constants", "num_warps", "num_stages", "num_ctas", "max_registers", "contract")
 
 
 def kernel_source(define: DefineKernel) -> triton_rt.KernelSource:

@@ -75,7 +75,9 @@ class DefineKernel:
     `name`. `params` are its run-time parameters, in order; `constants` its `tl.constexpr`
     parameters (which follow the run-time ones). `num_ctas`: blocks of a program, a cluster.
     max_registers: of a thread as the kernel starts, for warps that then share them out. overlap:
-    it may be launched while the kernel before it ends; its text waits before it reads. language:
+    it may be launched while the kernel before it ends; its text waits before it reads. contract: a
+    product and a sum may be rounded once, as Triton does unless told otherwise; equal expressions
+    may then differ by a rounding from kernel to kernel. language:
     `triton`, or `cpp` for tensors on the CPU: `source` then defines `extern "C" void kernel_NAME`
     of these parameters, which does all of the work in one call (`cpp_loops`)."""
 
@@ -90,6 +92,7 @@ class DefineKernel:
     max_registers: int | None = None
     overlap: bool = False
     language: str = "triton"
+    contract: bool = False
 
 
 @dataclass(frozen=True)

@@ -320,10 +320,11 @@ class _Parser:
         ctas = line.integer() if line.take("ctas") else 1
         registers = line.integer() if line.take("registers") else None
         overlap = line.take("overlap")
+        contract = line.take("contract")
         line.expect(":")
         comment = self._remark(line)
         source = self._source(indent)
-        shape = warps, stages, comment, ctas, registers, overlap, language
+        shape = warps, stages, comment, ctas, registers, overlap, language, contract
         return ir.DefineKernel(name, source, params, tuple(constants), *shape)
 
     def _kernel_param(self, line: Scanner) -> ir.KernelParam:

@@ -149,7 +149,7 @@ def _kernel(op: ir.DefineKernel, indent: str) -> list[str]:
         line += f" warps {op.num_warps} stages {op.num_stages}"
     line += f" ctas {op.num_ctas}" if op.num_ctas != 1 else ""
     line += f" registers {op.max_registers}" if op.max_registers is not None else ""
-    line += " overlap" * op.overlap
+    line += " overlap" * op.overlap + " contract" * op.contract
     line += f":{_remark(op.comment)}"
     body = op.source.removesuffix("\n").split("\n")
     end = "end" if op.source.endswith("\n") else "end without newline"

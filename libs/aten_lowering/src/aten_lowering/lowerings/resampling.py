@@ -73,9 +73,8 @@ def upsample_linear(
         if len(at) == len(k.coords):
             return k.load(input, tuple(at)).to(acc)
         low, high, weight = sides[len(at) - len(k.coords)]
-        rest = 1 - weight
-        first = rest * mixed((*at, low))
-        return first + weight * mixed((*at, high))
+        first = (1 - weight) * mixed((*at, low))
+        return weight("fma", mixed((*at, high)), first)
 
     call.store(k, mixed(k.coords[: -len(along)]))
 

@@ -2,7 +2,6 @@
 
 from aten_lowering.passes.base import FxPass
 from aten_lowering.passes.common_subexpressions import common_subexpressions
-from aten_lowering.passes.compared_sums import compared_sums
 from aten_lowering.passes.dead_code import dead_code
 from aten_lowering.passes.depthwise_gradients import depthwise_gradients
 from aten_lowering.passes.diagonal_products import diagonal_products
@@ -27,7 +26,6 @@ PASSES = tuple(
             diagonal_products,
             depthwise_gradients,
             joined_gradients,
-            compared_sums,
             common_subexpressions,
             dead_code,
         ),

@@ -27,7 +27,7 @@ def weights_of(
     """What each key counts for each query, of which `shift` is the logsumexp."""
     FACTOR: tl.constexpr = LOG2_E if call.scores.SCALED else call.scores.SCALE * LOG2_E
     scores = scores_of(product, batch, head, rm, rn, call, PARTIAL, EDGE)
-    return tl.exp2(scores * FACTOR - shift)
+    return tl.exp2(tl.fma(scores, FACTOR, -shift))
 
 
 @triton.jit

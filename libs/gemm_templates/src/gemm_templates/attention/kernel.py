@@ -118,9 +118,9 @@ def forward_step(state, first, program, call, PARTIAL: tl.constexpr, EDGE: tl.co
     product = scores_of(product, program.batch, program.head, program.rm, rn, call, PARTIAL, EDGE)
     top = tl.maximum(peak, tl.max(product, 1) * FACTOR)
     shift = tl.where(top == float("-inf"), 0.0, top)
-    weights = tl.exp2(product * FACTOR - shift[:, None])
+    weights = tl.exp2(tl.fma(product, FACTOR, -shift[:, None]))
     less = tl.exp2(peak - shift)
-    total = total * less + tl.sum(weights, 1)
+    total = tl.fma(total, less, tl.sum(weights, 1))
     acc = acc * less[:, None]
     values = rows_of(call.v, program.v_start, first, call.shape.keys, call.shape.outer, EDGE)
     weights = weights.to(values.dtype)

@@ -98,7 +98,8 @@ def product_of(a, b, pid_m, pid_n, part, share, sizes, tile, beginning, SWAP: tl
         if SWAP:
             acc = multiply_add(tl.trans(y), tl.trans(x), acc, tile)
         elif beginning.SCALE is not None:
-            acc += tl.dot(x, y, input_precision=tile.INPUT_PRECISION) * factor
+            product = tl.dot(x, y, input_precision=tile.INPUT_PRECISION)
+            acc = tl.fma(product, factor, acc)
         else:
             acc = multiply_add(x, y, acc, tile)
         a_ptrs += tile.BLOCK_K * a.stride_column

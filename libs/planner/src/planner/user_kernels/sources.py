@@ -55,6 +55,7 @@ def _definition(
         raise Unsaid(f"its constant {odd[0]} is a {type(plain[odd[0]]).__name__}")
     if bound:
         text = _bind(name, text, kernel, [p.name for p in params], list(plain), bound, alone)
+    options = {**options, "contract": True}  # as Triton does by itself
     return DefineKernel(name, text + alias(name), params, tuple(plain.items()), **options)
 
 

@@ -58,6 +58,7 @@ def compile_here(
                 "launch_cooperative_grid": source.cooperative,
                 "launch_pdl": source.pdl,
                 "maxnreg": source.max_registers,
+                "enable_fp_fusion": source.contract,
             }
         )
         kind = GluonASTSource if source.is_gluon else ASTSource

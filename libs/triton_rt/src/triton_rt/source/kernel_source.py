@@ -103,7 +103,10 @@ class KernelSource:
     resident at once, or the launch fails. `pdl`: a launch may begin while the one before it in the
     stream ends; the text must call `tl.extra.cuda.gdc_wait()` before it reads what that one wrote.
     `max_registers`: of a thread as the kernel starts; one whose warps specialise needs a number,
-    65536 / threads or less, of which they then hand out what each needs.
+    65536 / threads or less, of which they then hand out what each needs. `contract`: a product and
+    the sum that it is a term of may become one operation with one rounding, wherever the compiler
+    likes; else only `tl.fma` and `tl.dot` do so, and equal expressions have equal bits in all
+    kernels. Triton's own default is to contract.
 
     The function may be `@gluon.jit` (`triton.experimental.gluon`): it is compiled like any other,
     but not interpreted. Its descriptor parameters have the layout in shared memory that is Gluon's
@@ -132,6 +135,7 @@ class KernelSource:
     cooperative: bool = False
     pdl: bool = False
     max_registers: int | None = None
+    contract: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "params", tuple(self.params))

@@ -45,7 +45,7 @@ def _outside(op: DefineKernel) -> tuple[Any, ...]:
     """What says of a kernel how it is called."""
     # 1, 1.0 and True are equal and hash alike, but are different constants to Triton.
     constants = tuple((n, type(v), repr(v)) for n, v in op.constants)
-    rest = (op.num_warps, op.num_stages, op.num_ctas, op.max_registers, op.overlap, op.language)
+    rest = replace(op, name="", source="", comment="", params=(), constants=())
     return op.params, constants, rest
 
 

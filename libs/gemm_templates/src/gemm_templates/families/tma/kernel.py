@@ -56,7 +56,8 @@ def tma_mm(a, b, sizes, tile, ending, beginning, PARTS: tl.constexpr):
                 inside = (rn < sizes.N) & (rk[:, None] < sizes.K)
                 y = prepare_b(y, rn, rk[:, None], k, inside, beginning, tile)
             if beginning.SCALE is not None:
-                acc += tl.dot(x, y, input_precision=tile.INPUT_PRECISION) * factor
+                product = tl.dot(x, y, input_precision=tile.INPUT_PRECISION)
+                acc = tl.fma(product, factor, acc)
             else:
                 acc = multiply_add(x, y, acc, tile)
         parts = split_columns(acc, PARTS)
