@@ -158,7 +158,7 @@ def test_names_that_are_words_of_the_language():
 
 def test_descriptors_and_clusters():
     text = """program p(x: f32[8, 64] cpu):
-  kernel k(t: tensordesc<f32[4, 32]> mutated, u: tensordesc<f32[1,64]>) warps 4 stages 3 ctas 2 contract:
+  kernel k(t: tensordesc<f32[4, 32]> mutated, u: tensordesc<f32[1,64]>) warps 4 stages 3 ctas 2:
     def k(t, u): ...
   end
   d0 = describe x block (4, 32)  # k.py:3
@@ -167,7 +167,7 @@ def test_descriptors_and_clusters():
   describe = alloc f32[4] cpu
   d2 = describe describe block (4,)
   return ()
-"""
+""".replace("ctas 2:", "ctas 2 contract:")
     program = parse_program(text)
     verify(program)
     assert print_program(program) == text

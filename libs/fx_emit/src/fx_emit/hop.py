@@ -27,8 +27,7 @@ def register(kernel: DefineKernel, function: Any) -> tuple[int, int]:
     if described and getattr(function, "is_gluon", bool)():
         raise GluonDescriptor(kernel.name, described)
     options: dict[str, Any] = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages}
-    if not kernel.contract:
-        options["enable_fp_fusion"] = False
+    options["enable_fp_fusion"] = kernel.contract
     if kernel.num_ctas != 1:
         options["num_ctas"] = kernel.num_ctas
     if kernel.max_registers is not None:
