@@ -102,6 +102,30 @@ def third(i: int, text: str) -> float:
     return 1.0 if i == 2 else 2.0 + i
 
 
+@pytest.mark.parametrize("emit", ["fx", pytest.param("cpp", marks=pytest.mark.slow)])
+def test_on_the_arguments_of_the_first_call(
+    options: dict[str, Any], clock: Any, fresh_dynamo: None, emit: str
+) -> None:
+    """A graph is compiled when it is called, and measured on what it is given, where that lies;
+    places in memory that are computed from such data exist."""
+    pool = clock(third)
+
+    def picked(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x[i // 2], -1)
+
+    def places() -> set[int]:
+        return {a.data_ptr() for a in pool.args if isinstance(a, torch.Tensor)}
+
+    x, i = torch.randn(ROWS, COLUMNS), torch.arange(ROWS) + 3
+    options = {**options, "emit": emit, "tune_at": "first_call"}
+    run = torch.compile(picked, backend="compile_cli", fullgraph=True, options=options)
+    torch.testing.assert_close(run(x, i), picked(x, i))
+    assert {x.data_ptr(), i.data_ptr()} <= places()
+    x, i = torch.randn(2 * ROWS, COLUMNS), i + 1
+    compile_cli.compile(picked, (x, i), options=options)
+    assert {x.data_ptr(), i.data_ptr()} <= places()
+
+
 def test_the_fastest_runs(options: dict[str, Any], clock: Any) -> None:
     pool = clock(third)
     model = compiled(options)
@@ -290,7 +314,7 @@ def test_what_is_compiled_ahead_is_what_runs(
     monkeypatch.setattr(triton_rt.LazyKernel, "prefetch", prefetch)
     monkeypatch.setattr(tuning, "autotune", autotune)
     monkeypatch.setattr(
-        schedule_tuning, "arguments", lambda kernel, args, hints: [kernel.axes[0].extent, *args]
+        schedule_tuning, "arguments", lambda kernel, args, hints, _: [kernel.axes[0].extent, *args]
     )
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "a GPU")
     monkeypatch.setattr(ScheduleTuner, "_why_not", lambda self: "")

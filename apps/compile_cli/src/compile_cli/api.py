@@ -73,7 +73,9 @@ def compile(
             return compile_graph(graph, settings, Record(), check_inputs=False)
 
     with refusals():
-        graph = compile_graph(captured.graph, settings, record, check_inputs=False)
+        at_call = settings.tune_at == "first_call"
+        given = captured.given(pytree.tree_leaves(args)) if at_call else ()
+        graph = compile_graph(captured.graph, settings, record, check_inputs=False, given=given)
     return CompiledModel([Regime(captured, graph)], Source(again, compile_again, dims))
 
 

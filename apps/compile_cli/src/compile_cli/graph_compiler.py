@@ -3,6 +3,8 @@
 import functools
 import sys
 import warnings
+from collections.abc import Sequence
+from threading import Lock
 from typing import Any
 
 import torch
@@ -17,7 +19,7 @@ from compile_cli.options import Options
 from compile_cli.partition import SAVED, partition
 from compile_cli.record import Record
 from compile_cli.result import CompiledGraph
-from compile_cli.torch_compat import TracingContext
+from compile_cli.torch_compat import TracingContext, untraced
 from compile_cli.undecided import awaiting, undecided
 from cuda_graphs import Lending, Loans
 from planner import ChannelsLast
@@ -36,13 +38,20 @@ class GraphCompiler:
         """A flat graph -> something to call, which the cache may keep."""
         if (context := TracingContext.try_get()) and context.fw_metadata:
             view_written_inputs(graph, context.fw_metadata)
+        if self.settings.tune_at == "first_call":
+            why = functools.partial(_no_artifact, "it is compiled when it is first called")
+            return GraphCode(_FirstCall(self, graph), why)
+        return self.code(graph)
+
+    def code(self, graph: torch.fx.GraphModule, given: Sequence[Any] = ()) -> GraphCode:
+        """given: the inputs of a call, which kernels are measured on."""
         settings = self.settings
         began, self._began = self._began, None
         try:
             saved = range(graph.meta.get(SAVED, sys.maxsize), sys.maxsize)
-            lending = Lending(saved, self.loans)
+            how: dict[str, Any] = {"last": self.last, "lending": Lending(saved, self.loans)}
             compiled = pipeline.compile_graph(
-                graph, settings, Record(), last=self.last, lending=lending, began=began
+                graph, settings, Record(), began=began, given=given, **how
             )
         except UnsupportedGraph as error:
             warnings.warn(f"compile_cli leaves a graph to eager: {error}", stacklevel=2)
@@ -52,6 +61,24 @@ class GraphCompiler:
     def partition(self, *joint: Any, **more: Any) -> Any:
         """The joint graph of forward and backward -> the two graphs."""
         return partition(self.last, self.settings.saved, *joint, **more)
+
+
+class _FirstCall:
+    """A graph that is compiled when it is called, for what it is called with."""
+
+    def __init__(self, compiler: GraphCompiler, graph: torch.fx.GraphModule) -> None:
+        self._compiler, self._graph = compiler, graph
+        self._lock, self._code = Lock(), list[GraphCode]()
+
+    def __call__(self, *args: Any) -> Any:
+        return self.boxed(list(args))
+
+    def boxed(self, args: list[Any]) -> Any:
+        """The results for a list, which is emptied."""
+        with self._lock:
+            if not self._code:
+                self._code.append(untraced(self._compiler.code)(self._graph, tuple(args)))
+        return self._code[0](args)
 
 
 def _kept(compiled: CompiledGraph, settings: Options) -> Artifact:

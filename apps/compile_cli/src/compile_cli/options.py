@@ -21,6 +21,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "multikernel": ("auto", "off", "persistent", "looped"),
     "channels_last": ("auto", "on", "off"),
     "random": ("fast", "eager"),
+    "tune_at": ("compile", "first_call"),
     "tune": ("auto", "off", "max"),
     "saved": ("exact", "float8_e5m2", "float8_e4m3fn"),
 }
@@ -80,6 +81,9 @@ class Options(Settings):
     tune: `auto` measures a few schedules of kernels that move more than a megabyte, where the guess
         is in doubt, within a tenth of the time that a compilation takes; `max` measures all
         candidates of all such kernels; `off` none. What was measured is kept in the cache.
+    tune_at: what kernels are measured on: with `compile`, tensors that are made up; with
+        `first_call`, what the first call is given, in place (`torch.compile`: a graph is compiled
+        when it is first called), and tensors that are made up for what it computes.
     saved: what training keeps between forward and backward: `exact`, or tensors of 64 KiB and more
         as 8-bit floats, which takes a half or a quarter of the memory, and makes gradients of
         parameters as coarse; results, inputs and parameters are as they are."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from time import perf_counter
 from typing import Any
@@ -11,7 +11,14 @@ from typing import Any
 import torch
 from torch import fx
 
-from aten_lowering import UNFILLED, Fallback, Lowered, constants_of, lower_with_report
+from aten_lowering import (
+    UNFILLED,
+    Fallback,
+    Lowered,
+    constants_of,
+    in_memory,
+    lower_with_report,
+)
 from aten_lowering.passes import FxPass
 from aten_lowering.passes.convolution_bias import convolution_bias
 from aten_lowering.passes.pad_matmuls import pad_matmuls
@@ -65,11 +72,13 @@ def compile_graph(
     last: ChannelsLast | None = None,
     lending: Lending | None = None,
     began: float | None = None,
+    given: Sequence[Any] = (),
 ) -> CompiledGraph:
     """A flat ATen graph -> something to call. Every step's result is kept, and printable.
     check_inputs: off where the caller compares dtypes, sizes and strides of the inputs itself.
     last: what has decided on convolutions of the graph of which this one is the forward or the
-    backward half. lending: what one half keeps for the other, if they are CUDA graphs."""
+    backward half. lending: what one half keeps for the other, if they are CUDA graphs. given: the
+    inputs of a call, which kernels are measured on."""
     last = last or ChannelsLast(options)
 
     with record.stage("lower"):
@@ -83,7 +92,7 @@ def compile_graph(
         record.after("loop", "lower", lowered.graph)
 
     fusing = fuse_options(options, lowered.graph)
-    compiled = compile_loop(lowered, fusing, options, record, check_inputs, lending, began)
+    compiled = compile_loop(lowered, fusing, options, record, check_inputs, lending, began, given)
 
     def explained() -> str:
         return "\n".join(filter(None, (compiled.explain(), last.explain())))
@@ -101,11 +110,12 @@ def compile_loop(
     check_inputs: bool = True,
     lending: Lending | None = None,
     began: float | None = None,
+    given: Sequence[Any] = (),
 ) -> CompiledGraph:
     """The steps from loop IR on, which `lowered.graph` is."""
     kernels = Kernels(options, began=began or perf_counter())
     with kernels.compiling():
-        made = host_program(lowered, fusing, options, record, kernels)
+        made = host_program(lowered, fusing, options, record, kernels, given=given)
         program, planned = made.program, made.planned
         outside = Outside(constants_of(lowered), made.operators)
         try:
@@ -113,7 +123,9 @@ def compile_loop(
         except LoopsNotBuilt as error:
             warnings.warn(f"kernels on the CPU are interpreted: {error}", stacklevel=2)
             plain = replace(options, cpu_kernels="interpreter")
-            other = compile_loop(lowered, fusing, plain, record, check_inputs, lending, began)
+            other = compile_loop(
+                lowered, fusing, plain, record, check_inputs, lending, began, given
+            )
             why = Fallback("kernels on the CPU", "", str(error))
             return replace(other, fallbacks=(why, *other.fallbacks))
     for each in made.every():
@@ -178,15 +190,18 @@ def host_program(
     record: Record,
     kernels: Kernels,
     called: bool = False,
+    given: Sequence[Any] = (),
 ) -> Made:
     """The steps from loop IR to the host program, those of subgraphs first. called: it is a
-    subgraph."""
+    subgraph. given: as of `compile_graph`."""
     inner = tuple(
         host_program(each, fusing, options, Record(), kernels, True)
         for each in lowered.subgraphs.values()
     )
     tuner = ScheduleTuner(options, kernels)
     loop = lowered.graph
+    named = zip((i.name for i in loop.inputs), given, strict=False)
+    kernels.given = {n: in_memory(t.detach()) for n, t in named if isinstance(t, torch.Tensor)}
 
     with record.stage("fuse"):
         fused, fusion = fuse_with_report(

@@ -7,7 +7,7 @@ import functools
 import shutil
 import tempfile
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -49,7 +49,7 @@ class Kernels:
     """The kernels of one program, loaded once each. defined: those of the user, by what they are
     but for the name. pool: see `compiling`. began: when the compilation did, by `perf_counter`.
     started: kernels that the program is expected to have. late: candidates that were not compiled
-    in time."""
+    in time. given: inputs of the graph that is planned, by name, which is measured on them."""
 
     options: Settings
     loaded: dict[DefineKernel, triton_rt.LazyKernel] = field(default_factory=dict)
@@ -59,6 +59,7 @@ class Kernels:
     began: float = field(default_factory=perf_counter)
     started: list[Future[triton_rt.Binary]] = field(default_factory=list)
     late: list[Future[triton_rt.Binary]] = field(default_factory=list)
+    given: Mapping[str, Tensor] = field(default_factory=dict)
     _cache: triton_rt.Cache | None = None
     _end: float | None = None
 

@@ -16,12 +16,14 @@ class Settings:
         their loops, `interpreter`, Triton's, or `auto`, C++ where there is a compiler. cuda_graphs:
         calls are replayed from graphs, and cost the host nothing each. cache_dir: a folder for
         kernels and measured times. jobs: processes that compile; 0 is the number of cores.
+        tune_at: `compile`, on tensors that are made up, or `first_call`, on those of that.
         num_splits: the parts of K that programs of one matmul share, where they do; 0 leaves that
         open, 1 keeps K whole."""
 
     gemm: str = "auto"
     multikernel: str = "auto"
     tune: str = "auto"
+    tune_at: str = "compile"
     channels_last: str = "auto"
     emit: str = "fx"
     cpu_kernels: str = "interpreter"

@@ -1,7 +1,7 @@
 """Tensors with the layouts of a program's, at given sizes: what planning measures with."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import sympy
 import torch
@@ -56,11 +56,13 @@ class Buffers:
     """Random tensors by the names of buffers: what is of one buffer shares its memory.
 
     uses: all that is asked for, by buffer. hints: sizes at which. below: of integers, what all in a
-    buffer are below, where that is not 2."""
+    buffer are below, where that is not 2. given: tensors of a call, in place of random ones that
+    would be no larger; what is measured does not write to them."""
 
     uses: Iterable[tuple[str, TensorType]]
     hints: Mapping[str, int]
     below: Mapping[str, int] = field(default_factory=dict)
+    given: Mapping[str, Tensor] = field(default_factory=dict)
     _types: dict[str, TensorType] = field(default_factory=dict)
     _storages: dict[str, TensorType] = field(default_factory=dict)
     _made: dict[str, Tensor] = field(default_factory=dict)
@@ -75,12 +77,18 @@ class Buffers:
 
     def view(self, name: str, type_: TensorType | None = None) -> Tensor:
         """A buffer as this type describes it; by default, as its first use does."""
+        type_ = type_ or self._types[name]
+        tensor, end = self.given.get(name), int(self._storages[name].size[0])
+        if tensor is not None and TORCH_DTYPE[type_.dtype] is tensor.dtype:
+            first = tensor.storage_offset()
+            if (first + end) * tensor.element_size() <= tensor.untyped_storage().nbytes():
+                return view_of(tensor, replace(type_, offset=type_.offset + first), self.hints)
         if name not in self._made:
             storage, number = self._storages[name], list(self._storages).index(name)
             generator = torch.Generator(str(storage.device)).manual_seed(number)
             below = self.below.get(name, 2)
             self._made[name] = random_tensor(storage, self.hints, generator, below)
-        return view_of(self._made[name], type_ or self._types[name], self.hints)
+        return view_of(self._made[name], type_, self.hints)
 
     def argument(self, arg: str | sympy.Expr) -> Tensor | int:
         """What a kernel takes for the name of a buffer, or for a size."""

@@ -8,7 +8,7 @@ import inspect
 import logging
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from io import StringIO
@@ -77,6 +77,10 @@ class Captured:
             for i, n in enumerate(inputs)
             if any(u.target is copy and u.args[0] is n for u in n.users)
         )
+
+    def given(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
+        """The graph's inputs, of a call with these flattened arguments."""
+        return (*self.lifted.values(), *(leaves[i] for i in self.tensor_inputs))
 
     @property
     def tensors(self) -> tuple[Any, ...]:

@@ -115,7 +115,7 @@ class MatmulChooser:
             with unset_fake_temporarily():
                 choice = gemm_templates.choose(
                     task.problem,
-                    lambda: task.inputs(hints),
+                    lambda: task.inputs(hints, self.kernels.given),
                     extern() if extern else self._vendor(task, hints),
                     self.candidates(task),
                     build=build,
@@ -140,7 +140,7 @@ class MatmulChooser:
         runs = tuple(
             self._run(task, self.choose(task, hints).config, hints) for task in (first, second)
         )
-        return run_pair(first, second, gated, (runs[0], runs[1]), hints)
+        return run_pair(self.kernels, first, second, gated, (runs[0], runs[1]), hints)
 
     def each(
         self, tasks: Sequence[MatmulTask], hints: Hints
@@ -148,7 +148,7 @@ class MatmulChooser:
         """What would run if no template ran all of several products of a matrix: the best way for
         each."""
         runs = [self._run(task, self.choose(task, hints).config, hints) for task in tasks]
-        given = [task.inputs(hints) for task in tasks]
+        given = [task.inputs(hints, self.kernels.given) for task in tasks]
 
         def all_of_them(inputs: gemm_templates.Inputs) -> list[Tensor]:
             biases = inputs.operands[len(tasks) :] or [None] * len(tasks)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 import sympy
+from torch import Tensor
 
 import gemm_templates
 from loop_ir import Graph, Matmul, TensorRef, is_plain
@@ -87,10 +88,10 @@ class JoinedTask:
         """Tells problems from each other."""
         return f"{self.problem.key} joined"
 
-    def inputs(self, hints: Hints) -> gemm_templates.Inputs:
-        """Random tensors with the layouts of the nodes'."""
+    def inputs(self, hints: Hints, given: Mapping[str, Tensor]) -> gemm_templates.Inputs:
+        """Given tensors, or random ones with the layouts of the nodes'."""
         refs, count = _read(self.nodes), len(self.nodes)
-        made = Buffers([(ref.buffer, ref.type) for ref in refs], hints)
+        made = Buffers([(ref.buffer, ref.type) for ref in refs], hints, given=given)
         a, *others = (made.view(ref.buffer, ref.type) for ref in refs)
         results = (random_tensor(n.type, hints) for n in self.nodes)
         operands, matrices = (*results, *others[count:]), tuple(others[:count])

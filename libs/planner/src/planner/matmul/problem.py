@@ -125,8 +125,9 @@ class MatmulTask:
         """Which of its node's tasks: "plain", "fused" with prologues, or "gated"."""
         return "gated" if self.b2 is not None else "fused" if self.prologues else "plain"
 
-    def inputs(self, hints: Hints) -> gemm_templates.Inputs:
-        """Random tensors with the layouts of the node's; those of one buffer share its memory."""
+    def inputs(self, hints: Hints, given: Mapping[str, torch.Tensor]) -> gemm_templates.Inputs:
+        """Random tensors with the layouts of the node's; those of one buffer share its memory, that
+        of `given` ones where they are only read."""
         bias = self.node.bias if self.problem.bias else None
         kernels = [kernel for kernel, _ in self.prologues]
         if self.finish is not None:
@@ -134,7 +135,8 @@ class MatmulTask:
         refs = (self.a, self.b, self.b2, bias, *self.scales, self.node.groups)
         uses = [(ref.buffer, ref.type) for ref in refs if isinstance(ref, TensorRef)]
         uses += [(b.name, b.type) for kernel in kernels for b in kernel.buffers]
-        made = Buffers(uses, hints)
+        written = {b.name for kernel in kernels for b in kernel.buffers if b.written}
+        made = Buffers(uses, hints, given={n: t for n, t in given.items() if n not in written})
         offs = None
         if self.node.groups is not None:  # groups of one size: what they are no one knows
             offs = made.view(self.node.groups.buffer, self.node.groups.type)

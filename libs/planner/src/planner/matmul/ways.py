@@ -188,7 +188,7 @@ def run_apart(
 ) -> Run:
     """A function of the fused task's inputs: each operand by a kernel of its own, then `run`, which
     takes the inputs of the plain task. Everything but the launches is done beforehand."""
-    given = plain.inputs(hints)
+    given = plain.inputs(hints, kernels.given)
     made: dict[str, Tensor] = {}
     operands: dict[str, Tensor] = {}
     launches = []
@@ -219,11 +219,16 @@ def with_first(first: Matmul, made: Steps, used: Steps, suffix: str) -> Steps:
 
 
 def run_pair(
-    first: MatmulTask, second: MatmulTask, gated: MatmulTask, runs: tuple[Run, Run], hints: Hints
+    kernels: Kernels,
+    first: MatmulTask,
+    second: MatmulTask,
+    gated: MatmulTask,
+    runs: tuple[Run, Run],
+    hints: Hints,
 ) -> Run:
     """A function of the gated task's inputs: both products, one after the other, the second with
     the epilogue that reads both."""
-    alone, given = first.inputs(hints), second.inputs(hints)
+    alone, given = (t.inputs(hints, kernels.given) for t in (first, second))
     swapped = first.b == gated.b
 
     def both(inputs: gemm_templates.Inputs) -> Tensor:
@@ -242,7 +247,7 @@ def run_halves(
     kernels: Kernels, whole: MatmulTask, reader: Kernel, gated: MatmulTask, run: Run, hints: Hints
 ) -> Run:
     """Likewise: the product whose halves these are, then the kernel that reads both."""
-    given = whole.inputs(hints)
+    given = whole.inputs(hints, kernels.given)
     launch = _launcher(kernels, reader, hints)
     made = {b.name: random_tensor(b.type, hints) for b in reader.buffers if b.written}
     (written,) = made.values()

@@ -1,7 +1,7 @@
 """What a kernel is measured on: tensors with the layouts of its buffers, in memory of their own."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import sympy
 import torch
@@ -20,13 +20,15 @@ Hints = Mapping[str, int]
 _NOT_RANDOM = (DType.u16, DType.u32, DType.u64)
 
 
-def why_not(kernel: Kernel) -> str:
-    """Why a kernel cannot be measured on numbers that are made up; empty where it can."""
+def why_not(kernel: Kernel, given: Collection[str] = ()) -> str:
+    """Why a kernel cannot be measured on numbers that are made up, but for `given` buffers; empty
+    where it can."""
     for buffer in kernel.buffers:
         dtype = buffer.type.dtype
         if dtype.is_complex or dtype in _NOT_RANDOM:
             return f"{buffer.name} is {dtype.value}"
-    return "" if places(kernel) is not None else "it computes places in memory from data"
+    known = places(kernel) is not None or set(reads(kernel)) <= set(given) - set(writes(kernel))
+    return "" if known else "it computes places in memory from data"
 
 
 def places(kernel: Kernel) -> dict[str, tuple[sympy.Expr, ...]] | None:
@@ -65,15 +67,22 @@ def overwritten(kernel: Kernel) -> set[str]:
     return set(writes(kernel)) - set(reads(kernel))
 
 
-def arguments(kernel: Kernel, emitted: Sequence[TritonKernel], hints: Hints) -> list[Tensor | int]:
+def arguments(
+    kernel: Kernel,
+    emitted: Sequence[TritonKernel],
+    hints: Hints,
+    given: Mapping[str, Tensor] | None = None,
+) -> list[Tensor | int]:
     """The arguments that a kernel takes, however it was emitted: random floats, places that exist,
-    the same each time. torch's own random numbers stay where they are."""
+    the same each time; of what it only reads, those that are given. torch's own random numbers stay
+    where they are."""
     types = {b.name: b.type for b in kernel.buffers}
     below = {}
     for name, limits in (places(kernel) or {}).items():
         most = 1 << (8 * types[name].dtype.itemsize - 1)
         below[name] = min(most, *(int(evaluate(e, hints)) for e in limits))
-    made = Buffers(types.items(), hints, below)
+    read = {n: t for n, t in (given or {}).items() if n not in writes(kernel)}
+    made = Buffers(types.items(), hints, below, read)
     zeroed = [e.zeroed.type for e in emitted if e.zeroed is not None]
     largest = max(zeroed, key=lambda t: layout_at(t, hints)[0], default=None)
     more = [] if largest is None else [random_tensor(largest, hints).zero_()]

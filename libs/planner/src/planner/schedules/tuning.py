@@ -129,7 +129,7 @@ class ScheduleTuner:
             except DivisionByZero:
                 continue
             guess = schedules[0]
-            why = why_not(kernel)
+            why = why_not(kernel, self.kernels.given)
             if not why and self.options.tune == "auto" and guess.kind == "flat":
                 # candidates differ by what one measurement differs from the next
                 why = "" if guess.vector else "pointwise, in the order of memory"
@@ -320,7 +320,7 @@ class ScheduleTuner:
         try:
             tuned = tuning.autotune(
                 list(zip((job.kernels[i] for i in ready), grids, strict=True)),
-                arguments(job.kernel, emitted, job.hints),
+                arguments(job.kernel, emitted, job.hints, self.kernels.given),
                 options=tuning.Options(
                     runs,
                     overwritten=tuple(

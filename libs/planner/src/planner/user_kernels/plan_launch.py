@@ -22,6 +22,7 @@ import triton_rt
 import tuning
 from aten_lowering import Fallback, KernelObject, run_captured
 from loop_ir import Extern, Graph, GraphArg, TensorRef, UserKernel
+from loop_ir.ir import hints_of
 from multikernel import compare_chain
 from planner.errors import UserKernelFailed
 from planner.kernels import Kernels
@@ -169,9 +170,12 @@ class UserKernelPlanner:
             # Integers may be indices or addresses: zeros are the best guess, and a crash of a
             # worker harms nobody.
             refs = [ref for ref in map(_tensor, calls[0].args) if ref is not None]
-            risky = any(ref.type.dtype.is_int for ref in refs)
+            written = {name for name, _ in node.outs} | set(node.mutates)
+            here = self.kernels.given if hints == hints_of(self.graph.symbols) else {}
+            given = {n: t for n, t in here.items() if n not in written}
+            risky = any(ref.type.dtype.is_int and ref.buffer not in given for ref in refs)
             zeros = {ref.buffer: 1 for ref in refs}
-            made = Buffers(((ref.buffer, ref.type) for ref in refs), hints, zeros)
+            made = Buffers(((ref.buffer, ref.type) for ref in refs), hints, zeros, given)
             args = [_example(a, made) for a in calls[0].args]
             store = tuning.TuningStore(self.options.cache_path / "user_kernels")
             name = self.table[node.kernel].name
