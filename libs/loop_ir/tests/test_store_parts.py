@@ -153,6 +153,10 @@ def test_short_runs_of_which_another_has_a_part_are_joined_by_a_kernel() -> None
     [
         ("where(v10, v11, v6)", "where(v10, v6, v11)"),  # not its own mask
         ("const 16", "const 15"),  # an element is nobody's
+        (  # a place that is data
+            "v6 = load a[i0*16 + i1]",
+            "t0 = indirect v0 < 16\n        v6 = load a[i0*16 + t0]",
+        ),
     ],
 )
 def test_what_joins_otherwise_is_left(old: str, new: str) -> None:

@@ -283,6 +283,7 @@ class _Reader:
     def __init__(self, kernel: Kernel) -> None:
         self.extents = {a.symbol: a.extent for a in kernel.axes}
         self.made = definitions(kernel)
+        self.places = {s.symbol for s in statements(kernel) if isinstance(s, Indirect)}
         self.axes: set[sympy.Symbol] = set()
 
     def joined(self, value: str) -> tuple[str, tuple[Stmt, ...]]:
@@ -316,7 +317,8 @@ class _Reader:
         return [*inside, *outside] if fits and apart else None
 
     def _leaf(self, value: str) -> list[_Part] | None:
-        """A load under a mask, and what is computed of it and of constants."""
+        """A load under a mask, at a place that is no data, and what is computed of it and of
+        constants."""
         needed = {value}
         body: list[Stmt] = []
         loads: list[Load] = []
@@ -332,7 +334,9 @@ class _Reader:
                 body.insert(0, stmt)
             else:
                 return None
-        chosen = self._interval(loads[0].mask) if len(loads) == 1 else None
+        if len(loads) != 1 or not self.places.isdisjoint(loads[0].index.free_symbols):
+            return None
+        chosen = self._interval(loads[0].mask)
         return None if chosen is None else [_Part(*chosen, loads[0], tuple(body), value)]
 
     def _interval(self, mask: str | None) -> tuple[int, int] | None:
