@@ -183,6 +183,7 @@ def test_scans(case: Any, check: Callable[..., None]) -> None:
             sizes = {"s0": 41} if layout == "dynamic" else {}
             cases.append(case(folded(op, "f32", layout, True), sizes))
     cases.append(case(folded("sum", "f32", "dynamic", True, " reverse"), {"s0": 41}))
+    cases.append(case(kernel(BACKWARDS)))  # with a sum beside the scan
     check(cases, ulp=16)
 
 
@@ -192,6 +193,22 @@ def test_extremes_of_rows_with_nan(case: Any, check: Callable[..., None]) -> Non
     x[2, 3] = x[2, 30] = 9.0
     ops = ("max", "min", "argmax", "argmin")
     check([case(folded(op, "f32", "dynamic", False), {"s0": 41}, {"x": x}) for op in ops])
+
+
+BACKWARDS = """(
+    x: f32[3, 300] cpu,
+    out y0: f32[3, 300] cpu,
+    out y1: f32[3] cpu,
+):
+  parallel i0 < 3:
+    over r0 < 300:
+      v0 = load x[i0*300 + r0] : f32
+      w0 = scan sum(v0) reverse : f32
+      store y0[i0*300 + r0] = w0
+      w1 = reduce sum(w0) : f32
+    once:
+      store y1[i0] = w1
+"""
 
 
 WAYS = """

@@ -257,8 +257,8 @@ class _Writer:
         for axis in phase.axes[:-1]:
             self.loop(axis, reverse)
         last = phase.axes[-1]
-        parts = [f for f in folds.values() if f.part]
-        names = {f.name: f"{f.name}_part" if f.part else f.name for f in folds.values()}
+        parts = [f for f in folds.values() if f.part and not reverse]
+        names = {f.name: f"{f.name}_part" if f in parts else f.name for f in folds.values()}
         if parts:
             self.loop(last, step=_PART, name="begin")
         for fold in parts:
