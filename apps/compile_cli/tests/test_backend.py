@@ -114,6 +114,7 @@ def test_dynamic_batch_compiles_once() -> None:
         lambda x, n: x + x.new_full((8,), n // 3),
         lambda x, n: x[torch.arange(8) * 0 + (n // 3 + 4)],
         lambda x, n: x.narrow(0, n % -3, 1) * n,
+        lambda x, n: x.repeat(2 ** (n + 8)),
     ],
 )
 def test_integers_of_either_sign_through_one_compilation(f: Callable[..., torch.Tensor]) -> None:

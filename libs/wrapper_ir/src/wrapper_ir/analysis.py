@@ -6,7 +6,7 @@ from itertools import chain, islice, product, zip_longest
 
 import sympy
 
-from symexpr import DivisionByZero, evaluate, symbol
+from symexpr import DivisionByZero, LShift, PowByNatural, RShift, evaluate, symbol
 from symexpr import free_symbols as symbols_of
 from tensor_ir import Arg, DType, Ref, TensorType
 from wrapper_ir import ops as ir
@@ -241,16 +241,20 @@ def ranges(program: ir.Program) -> dict[sympy.Symbol, tuple[int | None, int | No
 
 def sample_envs(program: ir.Program) -> list[dict[str, int]]:
     """Values of the symbols to try: the hints, then combinations of lower bound, hint and upper
-    bound (or something large), `MAX_SAMPLES` at most. One empty environment if there are no
+    bound (or something large, but of exponents), `MAX_SAMPLES` at most. One empty environment if there are no
     symbols. What is given, and assertions, hold in each of them, unless none satisfies them all:
     the hints do, where the program was made for them."""
     hints = {s.name: s.hint for s in program.symbols}
     choices: list[list[int]] = []
     typical: list[int] = []
     names: list[str] = []
-    for name, (low, high) in ranges(program).items():
+    known = ranges(program)
+    open_ended = any(high is None for _, high in known.values())
+    exponents = _exponents(program) if open_ended else set()
+    for name, (low, high) in known.items():
         first = low if low is not None else min(1, high if high is not None else 1)
-        last = high if high is not None else max(first + 1, 4096)
+        large = 60 if str(name) in exponents else 4096  # of powers in 64 bits
+        last = high if high is not None else max(first + 1, large)
         middle = hints.get(str(name))
         names.append(str(name))
         typical.append(first if middle is None else middle)
@@ -262,6 +266,13 @@ def sample_envs(program: ir.Program) -> list[dict[str, int]]:
     hold = [*program.given, *(op.condition for op in program.ops if isinstance(op, ir.Assert))]
     hold = [c for c in hold if free_symbols([c]) <= set(names)]
     return [env for env in envs if _satisfies(env, hold)] or envs
+
+
+def _exponents(program: ir.Program) -> set[str]:
+    """Names of the symbols in exponents of powers, and in counts of shifts."""
+    found = {e for op in walk(program.ops) for e in expressions(op)}.union(program.given)
+    powers = (p for e in found for p in e.atoms(PowByNatural, LShift, RShift))
+    return free_symbols([p.args[1] for p in powers])
 
 
 def _satisfies(env: Env, conditions: Sequence[sympy.Basic]) -> bool:
