@@ -241,17 +241,15 @@ def ranges(program: ir.Program) -> dict[sympy.Symbol, tuple[int | None, int | No
 
 def sample_envs(program: ir.Program) -> list[dict[str, int]]:
     """Values of the symbols to try: the hints, then combinations of lower bound, hint and upper
-    bound (or something large, but of exponents), `MAX_SAMPLES` at most. One empty environment if there are no
-    symbols. What is given, and assertions, hold in each of them, unless none satisfies them all:
-    the hints do, where the program was made for them."""
+    bound (or something large, but of exponents), `MAX_SAMPLES` at most. One empty environment if
+    there are no symbols. What is given, and assertions, hold in each of them, unless none
+    satisfies them all: the hints do, where the program was made for them."""
     hints = {s.name: s.hint for s in program.symbols}
     choices: list[list[int]] = []
     typical: list[int] = []
     names: list[str] = []
-    known = ranges(program)
-    open_ended = any(high is None for _, high in known.values())
-    exponents = _exponents(program) if open_ended else set()
-    for name, (low, high) in known.items():
+    exponents = _exponents(program)
+    for name, (low, high) in ranges(program).items():
         first = low if low is not None else min(1, high if high is not None else 1)
         large = 60 if str(name) in exponents else 4096  # of powers in 64 bits
         last = high if high is not None else max(first + 1, large)
@@ -269,9 +267,9 @@ def sample_envs(program: ir.Program) -> list[dict[str, int]]:
 
 
 def _exponents(program: ir.Program) -> set[str]:
-    """Names of the symbols in exponents of powers, and in counts of shifts."""
-    found = {e for op in walk(program.ops) for e in expressions(op)}.union(program.given)
-    powers = (p for e in found for p in e.atoms(PowByNatural, LShift, RShift))
+    """Names of the symbols in exponents, and in counts of shifts."""
+    found = {e for op in walk(program.ops) for e in expressions(op) if e.free_symbols}
+    powers = (p for e in found.union(program.given) for p in e.atoms(PowByNatural, LShift, RShift))
     return free_symbols([p.args[1] for p in powers])
 
 
