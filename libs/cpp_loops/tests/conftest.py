@@ -23,11 +23,13 @@ EPS = {DType.f8e4m3: 2.0**-3, DType.f8e5m2: 2.0**-2, DType.bf16: 2.0**-8, DType.
 
 
 class Case(NamedTuple):
-    """A kernel, its sizes, and some of its tensors; the others are random."""
+    """A kernel, its sizes, and some of its tensors; the others are random. twice: so many elements
+    from the 40th on are the last ones, too, which no vector may hold."""
 
     kernel: Kernel
     sizes: Mapping[str, int] = {}
     tensors: Mapping[str, Any] = {}
+    twice: int = 0
 
 
 def random_array(rng: Any, dtype: DType, size: tuple[int, ...]) -> Any:
@@ -97,6 +99,8 @@ def _run(library: Any, case: Case, kernel: cpp_loops.CppKernel, ulp: float) -> N
     for name, want in expected.items():
         dtype = types[name].dtype
         close(from_bits(memory[name], dtype), want, dtype, ulp, f"{name} of\n{kernel.source}")
+        if n := case.twice:
+            np.testing.assert_array_equal(memory[name][40 : 40 + n], memory[name][-n:], name)
 
 
 @pytest.fixture(scope="session")

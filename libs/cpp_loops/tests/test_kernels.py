@@ -25,7 +25,9 @@ _BITS = "and or xor not shl shr pow fma gcd"
 BOTH, FLOAT_OPS = _BOTH.split(), _FLOAT_OPS.split()
 PREDICATES, BITS = _PREDICATES.split(), _BITS.split()
 OTHERS = ("cast", "narrow", "bitcast", "where", "rarely", "philox")
-COUNT = 67
+# What is computed by vectors: elements that are left over have the same bits.
+VECTORS = [op for op in FLOAT_OPS if OPS[op] == 1 and op not in ("erfinv", "lgamma")]
+COUNT, TWICE = 67, 3
 KINDS = [d for d in DType if not d.is_complex]
 SOME = ("bool", "i64", "f32", "f8e4m3")
 
@@ -57,6 +59,7 @@ def special(dtype: DType, seed: int) -> Any:
     odd = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.0, 80.0]
     values[: len(odd)] = rng.permutation(odd)
     values[20:34] = odd
+    values[-TWICE:] = values[40 : 40 + TWICE]
     return to_dtype(values, dtype)
 
 
@@ -75,6 +78,9 @@ def test_operations(dtypes: tuple[str, ...], case: Any, check: Callable[..., Non
         if dtype in INTS:  # the reference takes a negative power of an integer for none
             tensors["x1"] = np.abs(tensors["x1"].astype(np.int64)).astype(tensors["x1"].dtype)
         cases.append(case(operations(dtype, ops), {}, tensors))
+    if "f32" in dtypes:
+        x = special(DType.f32, 7)
+        cases += [case(operations("f32", [op]), {}, {"x0": x}, TWICE) for op in VECTORS]
     check(cases, ulp=4)
 
 

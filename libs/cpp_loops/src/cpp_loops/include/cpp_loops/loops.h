@@ -11,8 +11,9 @@ typedef __UINT16_TYPE__ uint16_t;
 typedef __UINT32_TYPE__ uint32_t;
 typedef __UINT64_TYPE__ uint64_t;
 
-// Functions of glibc that have vector forms (libmvec), if the build found that library: to 2 ulp in
-// f32, to 4 in f64, so those of `vector::` in f64 serve f32 alone, which rounds them once.
+// Functions of glibc that have vector forms (libmvec), if the build found that library: to 4 ulp, so
+// those of `vector::` serve f32 alone, which rounds them once: loops that are no vectors, and what
+// a vector leaves of a row, call other forms, and f32 hardly ever tells.
 #ifdef CPP_LOOPS_VECTOR_MATH
 #define CPP_LOOPS_VECTOR __attribute__((simd("notinbranch"), const, nothrow))
 #else
@@ -20,15 +21,12 @@ typedef __UINT64_TYPE__ uint64_t;
 #endif
 namespace vector {
 extern "C" {
-#define NARROW(name) CPP_LOOPS_VECTOR float name(float) __asm__(#name "f");
 #define WIDE(name) CPP_LOOPS_VECTOR double name(double) __asm__(#name);
-NARROW(exp2) NARROW(expm1) NARROW(log1p) NARROW(sin) NARROW(cos) NARROW(sinh) NARROW(cosh)
-NARROW(tanh) NARROW(erf) NARROW(erfc)
+WIDE(expm1) WIDE(log1p) WIDE(sin) WIDE(cos) WIDE(sinh) WIDE(cosh) WIDE(erfc)
 WIDE(log) WIDE(log2) WIDE(log10) WIDE(tan) WIDE(asin) WIDE(acos) WIDE(atan) WIDE(asinh)
 WIDE(acosh) WIDE(atanh)
 CPP_LOOPS_VECTOR double pow(double, double) __asm__("pow");
 CPP_LOOPS_VECTOR double atan2(double, double) __asm__("atan2");
-#undef NARROW
 #undef WIDE
 }
 }  // namespace vector
@@ -128,38 +126,95 @@ inline double fma(double a, double b, double c) { return __builtin_fma(a, b, c);
 template <typename T>
 inline T fma(T a, T b, T c) { return T(a * b + c); }
 
-// Cody and Waite, then a polynomial: within 1 ulp.
-inline float exp(float x) {
-  float a = x < -104.0f ? -104.0f : x;
-  a = a > 89.0f ? 89.0f : a;
-  const float n = __builtin_rintf(a * 1.442695040888963f);
 #ifdef __FMA__
-  const float r = fma(n, -1.4286068203094172e-06f, fma(n, -0.693145751953125f, a));
 #define STEP(p, x, c) fma(p, x, c)
 #else
-  const float r = (a - n * 0.693145751953125f) - n * 1.4286068203094172e-06f;
 #define STEP(p, x, c) ((p) * (x) + (c))
 #endif
+// exp(r), |r| at most log(2) / 2: within 1 ulp.
+inline float exp_of_rest(float r) {
   float p = 0.000198527617612853646f;
   p = STEP(p, r, 0.00139304355252534151f);
   p = STEP(p, r, 0.00833336077630519867f);
   p = STEP(p, r, 0.0416664853692054749f);
   p = STEP(p, r, 0.166666671633720398f);
   p = STEP(p, r, 0.5f);
-  p = STEP(r * r, p, r) + 1.0f;
-#undef STEP
+  return STEP(r * r, p, r) + 1.0f;
+}
+
+// x less n times log(2), which are two numbers (Cody and Waite).
+inline float rest_of(float x, float n) {
+#ifdef __FMA__
+  return fma(n, -1.4286068203094172e-06f, fma(n, -0.693145751953125f, x));
+#else
+  return (x - n * 0.693145751953125f) - n * 1.4286068203094172e-06f;
+#endif
+}
+
+// p * 2^n, n from -151 to 129: the power may be no float.
+inline float scaled(float p, float n) {
   const int32_t k = n != n ? 0 : int32_t(n), half = k >> 1;
   return p * bits<float>((half + 127) << 23) * bits<float>((k - half + 127) << 23);
 }
 
+inline float exp(float x) {
+  float a = x < -104.0f ? -104.0f : x;
+  a = a > 89.0f ? 89.0f : a;
+  const float n = __builtin_rintf(a * 1.442695040888963f);
+  return scaled(exp_of_rest(rest_of(a, n)), n);
+}
+
+inline float exp2(float x) {
+  float a = x < -151.0f ? -151.0f : x;
+  a = a > 129.0f ? 129.0f : a;
+  const float n = __builtin_rintf(a);
+  return scaled(exp_of_rest((a - n) * 0.6931471805599453f), n);
+}
+
+// Near 0 a polynomial of x^2, beyond it exp of one, each fitted to the relative error.
+inline __attribute__((always_inline)) float erf(float x) {
+  const float t = __builtin_fabsf(x), s = x * x, u = t > 4.0f ? 4.0f : t;
+  float p = 8.34522492e-05f;
+  p = STEP(p, s, -0.000813743757f);
+  p = STEP(p, s, 0.00520063431f);
+  p = STEP(p, s, -0.0268592708f);
+  p = STEP(p, s, 0.112836939f);
+  p = STEP(p, s, -0.376126337f);
+  p = STEP(p, s, 0.128379167f);
+  float q = 0.000194778648f;  // log(erfc(u))
+  q = STEP(q, u, -0.00303182876f);
+  q = STEP(q, u, 0.0221814194f);
+  q = STEP(q, u, -0.103836972f);
+  q = STEP(q, u, -0.637290351f);
+  q = STEP(q, u, -1.12761125f);
+  q = STEP(q, u, -0.000211304032f);
+  const float n = __builtin_rintf(q * 1.442695040888963f);
+  const float power = bits<float>((int32_t(n == n ? n : 0.0f) + 127) << 23);
+  const float near = STEP(p, t, t), far = 1.0f - exp_of_rest(rest_of(q, n)) * power;
+  return __builtin_copysignf(t < 0.93f ? near : far, x);
+}
+
+inline float tanh(float x) {
+  const float t = __builtin_fabsf(x), s = x * x;
+  float p = -0.00571703656f;
+  p = STEP(p, s, 0.020650579f);
+  p = STEP(p, s, -0.0537434953f);
+  p = STEP(p, s, 0.133314912f);
+  p = STEP(p, s, -0.333332839f);
+  const float near = STEP(p * s, t, t), far = 1.0f - 2.0f / (exp(2.0f * t) + 1.0f);
+  return __builtin_copysignf(t < 0.625f ? near : far, x);
+}
+#undef STEP
+
 #define UNARY(name, narrow, wide)                     \
   inline float name(float x) { return narrow; }       \
   inline double name(double x) { return wide; }
-#define NARROW(name) UNARY(name, vector::name(x), __builtin_##name(x))
 #define WIDE(name) UNARY(name, float(vector::name(double(x))), __builtin_##name(x))
 inline double exp(double x) { return __builtin_exp(x); }
-NARROW(exp2) NARROW(expm1) NARROW(log1p) NARROW(sin) NARROW(cos) NARROW(sinh) NARROW(cosh)
-NARROW(tanh) NARROW(erf) NARROW(erfc)
+inline double exp2(double x) { return __builtin_exp2(x); }
+inline double erf(double x) { return __builtin_erf(x); }
+inline double tanh(double x) { return __builtin_tanh(x); }
+WIDE(expm1) WIDE(log1p) WIDE(sin) WIDE(cos) WIDE(sinh) WIDE(cosh) WIDE(erfc)
 WIDE(log) WIDE(log2) WIDE(log10) WIDE(tan) WIDE(asin) WIDE(acos) WIDE(atan) WIDE(asinh)
 WIDE(acosh) WIDE(atanh)
 UNARY(sqrt, __builtin_sqrtf(x), __builtin_sqrt(x))
@@ -170,7 +225,6 @@ UNARY(ceil, __builtin_ceilf(x), __builtin_ceil(x))
 UNARY(trunc, __builtin_truncf(x), __builtin_trunc(x))
 UNARY(round, __builtin_rintf(x), __builtin_rint(x))
 #undef UNARY
-#undef NARROW
 #undef WIDE
 
 inline float pow(float a, float b) { return float(vector::pow(double(a), double(b))); }
