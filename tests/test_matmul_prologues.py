@@ -200,7 +200,7 @@ def test_what_both_sides_of_a_measurement_compute(
         plain, fused = self._task(node, rung), self._fused(node, rung)
         assert plain is not None
         assert fused is not None
-        inputs = fused.inputs(rung.hints)
+        inputs = fused.inputs(rung.hints, {})
         gemm_templates.bind(fused.problem, SMALL)(inputs)
         assert inputs.out is not None
         for config in (None, SMALL):

@@ -126,11 +126,15 @@ class GraphPool:
 
 
 def _abandon(device: torch.device, lane: _Lane) -> None:
-    """Undoes what a failed capture leaves behind in torch 2.11: its allocator goes on as if the
-    capture were under way, and frees no memory that another stream has used
-    (pytorch/pytorch#180395, in 2.12, where there is nothing left to undo)."""
+    """Undoes what a failed capture leaves behind in torch 2.11: its allocator and its generator go
+    on as if the capture were under way: the one frees no memory that another stream has used
+    (pytorch/pytorch#180395, in 2.12, where there is nothing left to undo), the other draws no more
+    numbers until a capture has ended well."""
     with contextlib.suppress(RuntimeError):
         torch._C._cuda_endAllocateToPool(device.index, lane.handle)
         torch._C._cuda_releasePool(device.index, lane.handle)
+    graph = torch.cuda.graph(torch.cuda.CUDAGraph(), stream=lane.stream)
+    with contextlib.suppress(RuntimeError), graph:
+        torch.zeros(1, device=device)
     if not lane.live:
         lane.handle = None

@@ -20,7 +20,10 @@ from aten_lowering.torch_compat import external_object
 
 
 def _others(streams: Sequence[int]) -> list[tuple[torch.Stream, torch.Stream]]:
-    """The streams that are not the current one of their device, each with that."""
+    """The streams that are not the current one of their device, each with that. Raises where that
+    is captured: a graph has no other streams."""
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError("the model has streams of its own")
     found: list[torch.Stream] = [external_object(n) for n in streams]
     pairs = ((s, torch.accelerator.current_stream(s.device)) for s in found)
     return [(stream, current) for stream, current in pairs if stream != current]
