@@ -60,15 +60,17 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-# alibi has the blocks of causal; what all have, plain has
-CONTAINED = ("plain", "causal")
+GRADIENTS = ["plain", "causal", "odd blocks", "alibi", "softcap", "bias", "nothing"]
+# alibi has the blocks of causal, documents those of window; what all have, plain has
+CONTAINED = ("plain", "causal", "window")
 
 
-def tails(cases: Iterable[str]) -> list[Any]:
-    return [pytest.param(c, marks=pytest.mark.slow if c in CONTAINED else ()) for c in cases]
+def tails(cases: Iterable[str], others: Iterable[str] = ()) -> list[Any]:
+    slow = (*CONTAINED, *others)
+    return [pytest.param(c, marks=pytest.mark.slow if c in slow else ()) for c in cases]
 
 
-@pytest.mark.parametrize("case", tails(CASES))
+@pytest.mark.parametrize("case", tails(CASES, GRADIENTS))  # where results are compared too
 def test_functions_of_scores(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def f(q: Tensor, k: Tensor, v: Tensor) -> Any:
         return flex_attention(q, k, v, **CASES[case], return_lse=True)
@@ -80,9 +82,6 @@ def test_functions_of_scores(case: str, monkeypatch: pytest.MonkeyPatch) -> None
         got = torch.compile(f, backend="compile_cli", options=TEMPLATE)(q, k, v)
     torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
     assert got[0].stride() == want[0].stride()
-
-
-GRADIENTS = ["plain", "causal", "odd blocks", "alibi", "softcap", "bias", "nothing"]
 
 
 @pytest.mark.parametrize("case", tails(GRADIENTS))
@@ -97,9 +96,11 @@ def test_gradients(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     q = torch.randn(2, LENGTH, 2, 16).transpose(1, 2).requires_grad_()
     k, v = (torch.randn(2, 1, LENGTH, 16, requires_grad=True) for _ in range(2))
     grads = torch.randn(2, 2, LENGTH, 16), torch.randn(2, 2, LENGTH)
-    want = torch.autograd.grad(f(q, k, v), (q, k, v), grads)
+    exact = f(q, k, v)
+    want = torch.autograd.grad(exact, (q, k, v), grads)
     monkeypatch.setattr(Opaque, "__call__", not_ours)
     results = torch.compile(f, backend="compile_cli", options=TEMPLATE)(q, k, v)
+    torch.testing.assert_close(results, exact, rtol=1e-5, atol=1e-5)
     got = torch.autograd.grad(results, (q, k, v), grads)
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
     assert [x.stride() for x in got] == [x.stride() for x in want]
@@ -119,33 +120,24 @@ def test_gradients_of_what_a_function_captured_are_eagers(monkeypatch: pytest.Mo
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 
 
-def test_dynamic_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
-    def f(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor) -> Any:
-        return flex_attention(q, k, v, lambda s, b, h, i, j: s + slopes[h] * (j - i))
-
-    compiled = torch.compile(f, backend="compile_cli", options=TEMPLATE, dynamic=True)
-    for length in (50, 70):
-        given = (*(torch.randn(2, 2, length, 16) for _ in range(3)), torch.rand(2))
-        want = f(*given)
-        with monkeypatch.context() as patch:
-            patch.setattr(Opaque, "__call__", not_ours)
-            torch.testing.assert_close(compiled(*given), want, rtol=1e-5, atol=1e-5)
-
-
 def test_dynamic_lengths_and_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    def f(q: Tensor, mask: Any) -> Any:
-        return flex_attention(q, q + 1, q, block_mask=mask)
+    def f(q: Tensor, k: Tensor, slopes: Tensor, mask: Any) -> Any:
+        def sloped(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+            return s + slopes[h] * (j - i)
+
+        return flex_attention(q, k, q, sloped, block_mask=mask)
 
     compiled = torch.compile(f, backend="compile_cli", options=TEMPLATE, dynamic=True)
     for length in (50, 70):
-        given = torch.randn(2, 2, length, 16), blocks(lambda b, h, i, j: i >= j, length)
+        q, k = (torch.randn(2, 2, length, 16) for _ in range(2))
+        given = q, k, torch.rand(2), blocks(lambda b, h, i, j: i >= j, length)
         want = f(*given)
         with monkeypatch.context() as patch:
             patch.setattr(Opaque, "__call__", not_ours)
             torch.testing.assert_close(compiled(*given), want, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("batches", [1, 2])
+@pytest.mark.parametrize("batches", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_shared_heads_and_a_mask_for_each(batches: int) -> None:
     def far(b: Any, h: Any, i: Any, j: Any) -> Any:
         return (i - j).abs() < 8 * (1 + h + b)
@@ -173,7 +165,7 @@ def test_no_call_is_left_and_no_blocks_are_made_where_there_are_none() -> None:
     assert "attention_forward" in str(model.graph.program) and "ExternCall" not in text
 
 
-@pytest.mark.parametrize("emit", ["hop", "cpp"])
+@pytest.mark.parametrize("emit", [pytest.param("hop", marks=pytest.mark.slow), "cpp"])
 def test_other_host_programs(emit: str) -> None:
     def f(q: Tensor) -> Tensor:
         return flex_attention(q, q + 1, q, score_mod=lambda s, b, h, i, j: s * 0.5)

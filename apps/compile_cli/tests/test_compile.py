@@ -134,9 +134,9 @@ def test_misaligned_arguments_are_copied_for_tensor_maps() -> None:
 @pytest.mark.parametrize(
     "layer",
     [
-        nn.GRU(4, 5, num_layers=2, bidirectional=True),
-        nn.RNN(4, 5, batch_first=True),
-        nn.LSTM(4, 5),
+        nn.GRU(4, 5),
+        pytest.param(nn.RNN(4, 5, batch_first=True), marks=pytest.mark.slow),
+        pytest.param(nn.LSTM(4, 5), marks=pytest.mark.slow),
         nn.LSTM(4, 5, num_layers=2, bidirectional=True, batch_first=True),
     ],
     ids=lambda layer: type(layer).__name__,

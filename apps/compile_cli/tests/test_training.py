@@ -57,7 +57,7 @@ def scaled(loss: Any, net: nn.Module, optimizer: Any, x: Tensor, target: Tensor)
     scaler.update()
 
 
-@pytest.mark.parametrize("step", [plain, accumulated, scaled])
+@pytest.mark.parametrize("step", [pytest.param(plain, marks=pytest.mark.slow), accumulated, scaled])
 def test_steps(step: Step) -> None:
     """Three of them, after which the parameters are eager's."""
     torch.manual_seed(0)

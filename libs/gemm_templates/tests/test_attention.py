@@ -170,9 +170,11 @@ def less_gradient(score, grad, batch, head, rm, rn, mask, operands):
 @pytest.mark.parametrize(
     ("blocks", "scaled"),
     [
-        (False, False),
         (True, True),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((False, True), (True, False))),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in ((False, False), (False, True), (True, False))
+        ),
     ],
 )
 def test_gradients(blocks: bool, scaled: bool) -> None:
@@ -230,7 +232,7 @@ def test_blocks_of_a_program_divide_those_of_the_mask() -> None:
     assert fitted(few, Config(128, 64, 4, 2)) == Config(16, 64, 4, 2)
 
 
-@pytest.mark.parametrize("columns", [64, 128])
+@pytest.mark.parametrize("columns", [pytest.param(64, marks=pytest.mark.slow), 128])
 def test_its_tiles_fit_into_an_h100(columns: int) -> None:
     given = {
         n: x.to("meta")

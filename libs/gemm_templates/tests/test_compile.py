@@ -42,11 +42,11 @@ DYNAMIC = Problem(16384, 3072, 768, dynamic=frozenset({"M"}), aligned=ALIGNED)
 @pytest.mark.parametrize(
     ("problem", "config", "loads"),
     [
-        (DOWN, Config(128, 128, 64, 8, 8, 4), "cp.async.cg"),
         (DYNAMIC, Config(128, 128, 64, 8, 4, 3), "cp.async.cg"),
-        (DOWN, Config(128, 128, 64, 8, 8, 4, "tma", 132), "cp.async.bulk.tensor"),
         (DYNAMIC, Config(256, 128, 64, 8, 8, 3, "tma", 132), "cp.async.bulk.tensor"),
         *(pytest.param(*case, marks=pytest.mark.slow) for case in (
+            (DOWN, Config(128, 128, 64, 8, 8, 4), "cp.async.cg"),
+            (DOWN, Config(128, 128, 64, 8, 8, 4, "tma", 132), "cp.async.bulk.tensor"),
             (UP, Config(128, 256, 64, 8, 8, 3), "cp.async.cg"),
             (UP, Config(128, 256, 64, 8, 8, 4, "tma", 132, 2), "cp.async.bulk.tensor"),
             (UP, Config(128, 128, 64, 4, 4, 3, "tma", 264, 4), "cp.async.bulk.tensor"),
@@ -75,15 +75,4 @@ def test_kernels_are_imported_without_torch():
     names = [f"gemm_templates.families.{path.parent.name}.kernel" for path in found]
     assert len(names) == len(FAMILIES) - 1  # one family has the kernel of another
     text = "import sys; sys.modules['torch'] = None; import " + ", ".join(names)
-    subprocess.run([sys.executable, "-c", text], check=True)
-
-
-def test_a_compiler_registers_no_custom_ops():
-    """That takes as long as the import of all of this library."""
-    text = """
-import sys, gemm_templates
-gemm_templates.choose
-assert "gemm_templates.ops" not in sys.modules
-assert gemm_templates.mm is sys.modules["gemm_templates.ops"].mm
-"""
     subprocess.run([sys.executable, "-c", text], check=True)

@@ -34,10 +34,11 @@ def compiled(problem, config):
 @pytest.mark.parametrize(
     ("problem", "config"),
     [
-        (UP, TURNS),
-        (DOWN, TURNS),
         (DYNAMIC, TURNS),
-        pytest.param(UP, SHARED, marks=pytest.mark.slow),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in ((UP, TURNS), (DOWN, TURNS), (UP, SHARED))
+        ),
     ],
 )
 def test_code_for_hopper(problem, config):
@@ -75,7 +76,7 @@ def test_an_epilogue_has_to_be_elementwise():
         problem = replace(DOWN, epilogue=epilogue)
         assert is_legal(problem, TURNS, H200) == good
         if good:
-            compiled(problem, TURNS)
+            make_plan(problem, TURNS)
         else:
             with pytest.raises(InvalidConfig, match="elementwise"):
                 make_plan(problem, TURNS)

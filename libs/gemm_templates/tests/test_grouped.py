@@ -254,7 +254,11 @@ GROUPS = Problem(10240, 4096, 4096, b_stride=(1, 4096), batch=8, jagged="M", ali
 @pytest.mark.parametrize(
     ("problem", "config"),
     [
-        (GROUPS, Config(128, 128, 64, 8, 4, 3, "grouped", 264, 4)),
+        pytest.param(
+            GROUPS,
+            Config(128, 128, 64, 8, 4, 3, "grouped", 264, 4),
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             replace(GROUPS, aligned=ALIGNED - {"out"}),
             Config(128, 256, 64, 8, 8, 3, "grouped", 132, 4),

@@ -345,9 +345,7 @@ def test_custom_ops_are_registered_well(name):
 @pytest.mark.parametrize(
     "name",
     [
-        name
-        if name in ("bmm", "grouped_mm", "addmm_out")
-        else pytest.param(name, marks=pytest.mark.slow)
+        name if name in ("grouped_mm", "addmm_out") else pytest.param(name, marks=pytest.mark.slow)
         for name in op_calls(False)
         if name not in ("scaled_mm", "mixed_mm")
     ],
@@ -370,7 +368,7 @@ def everything(bias, a, b, w1, w3, x, y, out):
     return first.sum() + second.sum() + third.sum() + baddbmm(bias, x, y).sum() + out.sum()
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dynamic", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("backend", [pytest.param("eager", marks=pytest.mark.slow), "aot_eager"])
 def test_compiled(backend, dynamic):
     compiled = torch.compile(everything, backend=backend, fullgraph=True, dynamic=dynamic)
