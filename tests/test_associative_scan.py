@@ -52,9 +52,9 @@ def graph(function, xs, rest, mode="fake"):
     return make_fx(run, tracing_mode=mode)(*xs, *rest)
 
 
-@pytest.mark.parametrize("size", [1, 7, 12])
 @pytest.mark.parametrize(
-    ("function", "count"), [(recurrence, 2), (maximum, 1), (total, 1), (apart, 1)]
+    ("function", "count", "size"),
+    [(recurrence, 2, 12), (recurrence, 2, 1), (maximum, 1, 7), (total, 1, 12), (apart, 1, 7)],
 )
 def test_functions(options, function, count, size):
     torch.manual_seed(0)

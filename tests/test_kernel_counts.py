@@ -67,15 +67,12 @@ WORK = {
         1, 2,
     ),
     "cross entropy": Work(
-        lambda x, t: F.cross_entropy(x, t), lambda: (rows(6, 40), torch.arange(6)), 2, 1
+        lambda x, t: F.cross_entropy(x, t, ignore_index=2), lambda: (rows(6, 40), torch.arange(6)),
+        2, 1,
     ),
     "logarithms of the probabilities of tokens": Work(
         lambda x, t: x.log_softmax(-1).gather(-1, t[:, None])[:, 0],
         lambda: (rows(6, 40), torch.arange(6)), 1, 1,
-    ),
-    "negative log likelihood, some ignored": Work(
-        lambda x, t: F.cross_entropy(x, t, ignore_index=2, reduction="sum"),
-        lambda: (rows(6, 40), torch.arange(6)), 2, 1,
     ),
     "sums of one element": Work(
         lambda x: x.logsumexp(1, True).sum(1) * 10, lambda: (rows(6, 40),), 1
@@ -254,7 +251,7 @@ def test_steps(name: str, programs: list[Program]) -> None:
     assert found == list(step.kernels)
 
 
-@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize("count", [1, pytest.param(5, marks=pytest.mark.slow)])
 def test_gradients_of_a_norm_with_dynamic_rows(count: int, programs: list[Program]) -> None:
     torch.manual_seed(0)
 
@@ -280,7 +277,7 @@ CHEAP = [
 
 @pytest.mark.parametrize(
     "activation",
-    [*CHEAP[:6], *(pytest.param(f, marks=pytest.mark.slow) for f in CHEAP[6:])],
+    [*CHEAP[1:4], *(pytest.param(f, marks=pytest.mark.slow) for f in (CHEAP[0], *CHEAP[4:]))],
     ids=lambda f: f.__name__,
 )
 def test_a_gradient_computes_cheap_operators_again(
@@ -296,15 +293,12 @@ def test_a_gradient_computes_cheap_operators_again(
     assert len({v.name for v in returned.values} - inputs) == 1
 
 
-@pytest.mark.parametrize("parts", [lambda x: x.chunk(2, 1), lambda x: x.split([8, 8], -1)])
-def test_a_gradient_computes_a_gate_of_two_halves_again(
-    programs: list[Program], parts: Any
-) -> None:
+def test_a_gradient_computes_a_gate_of_two_halves_again(programs: list[Program]) -> None:
     """The forward program returns the product alone, and nothing is copied."""
     x = rows(8, 16).requires_grad_()
 
     def gated(x: torch.Tensor) -> torch.Tensor:
-        a, b = parts(x)
+        a, b = x.split([8, 8], -1)
         return a.tanh() * b.sigmoid()
 
     (want,) = torch.autograd.grad(gated(x).sum(), x)
@@ -361,7 +355,7 @@ def test_a_gradient_saves_numbers_of_rows(
     assert sorted(int(t.size[-1]) for t in results) == [1, 1, 64]
 
 
-@pytest.mark.parametrize("dims", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dims", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3))])
 def test_of_largest_elements_a_byte_is_kept(dims: int, programs: list[Program]) -> None:
     """Of their places, between forward and backward; whatever the size of the batch."""
     pool = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[dims - 1]
@@ -397,7 +391,7 @@ def test_parts_in_turns_that_read_the_same_are_not_stored_apart(programs: list[P
         even, odd = x[..., ::2], x[..., 1::2]
         return torch.stack((even * c - odd * s, odd * c + even * s), -1).flatten(-2).to(x.dtype)
 
-    x = rows(16, 32, 8, 32).bfloat16().requires_grad_()
+    x = rows(4, 32, 8, 32).bfloat16().requires_grad_()
     c, s = (rows(32, 1, 16).requires_grad_() for _ in range(2))
     got, want = (
         torch.compile(rotary, backend="compile_cli", dynamic=False)(x, c, s),

@@ -127,14 +127,13 @@ def task_of(
     return planner, task
 
 
-# Each family with one epilogue and one prologue, its smallest blocks, which compile in a fraction
-# of the time; `slow`: with all, and the blocks that are proposed first.
+# Each kernel with one epilogue or prologue, its smallest blocks, which compile in a fraction of
+# the time; `slow`: with all, and the blocks that are proposed first.
 ONCE = {
     **dict.fromkeys(CASES, frozenset[str]()),
-    "scores": {"tiled", "gluon_batched"}, "batch": {"batched_tma", "decompose_k"},
-    "int8 weights": {"tma", "gemv", "split_k", "decompose_k"}, "int8 weights, one row": {"gemv"},
-    "gated": {"tiled"}, "pair": {"gated_gluon"}, "integers": {"gluon"}, "experts": {"grouped"},
-    "blocks": {"gluon_scaled"},
+    "scores": {"gluon_batched"}, "batch": {"batched_tma"}, "int8 weights": {"tma", "split_k"},
+    "int8 weights, one row": {"gemv"}, "gated": {"tiled"}, "pair": {"gated_gluon"},
+    "experts": {"grouped"}, "blocks": {"gluon_scaled"},
 }  # fmt: skip
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -98,7 +97,9 @@ def test_what_runs(compiled: Any, force: Any, dynamic: bool, config: Config) -> 
 
 
 @pytest.mark.usefixtures("fresh_dynamo")
-@pytest.mark.parametrize("shared", [False, True], ids=["pairs", "one weight"])
+@pytest.mark.parametrize(
+    "shared", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["pairs", "one weight"]
+)
 def test_batches(compiled: Any, force: Any, shared: bool) -> None:
     """Maps of rank 3; where all products read one matrix, of one."""
     force(Config(32, 32, 32, 8, 4, 2, "batched_tma", 3, 2))
@@ -133,7 +134,7 @@ def planned(shape: tuple[int, ...]) -> Program:
 @pytest.mark.parametrize(
     "config", [GLUON_HALF, pytest.param(GLUON, marks=pytest.mark.slow)], ids=["half", "whole"]
 )
-def test_gluon_kernels_take_maps_from_the_host(force: Any, libraries: Path, config: Config) -> None:
+def test_gluon_kernels_take_maps_from_the_host(force: Any, config: Config) -> None:
     force(config)
     program = planned((1000, 64))
     launches = [op for op in walk(program.ops) if isinstance(op, Launch)]
@@ -150,4 +151,3 @@ def test_gluon_kernels_take_maps_from_the_host(force: Any, libraries: Path, conf
         assert [p.name for p in binary.params if p.mutated] == ["out"]
     text = cpp_emit.emit(program, mode="lazy", schemas=cpp_emit.torch_schema)
     assert text.count("Descriptor ") >= 5
-    assert cpp_emit.build(text, libraries, "layer").exists()

@@ -5,7 +5,18 @@ from __future__ import annotations
 
 import pytest
 import torch
-from subgraph_cases import CASES, DIFFERENTIABLE, cond, gradients, launched, loop, nested, shared
+from subgraph_cases import (
+    CASES,
+    DIFFERENTIABLE,
+    cond,
+    gradients,
+    launched,
+    loop,
+    nested,
+    products,
+    shared,
+    views,
+)
 from torch.compiler import nested_compile_region
 
 import cpp_emit
@@ -25,10 +36,9 @@ from wrapper_ir.analysis import kernels, programs
 
 # A C++ library takes most of a second to build, and `hop` differs from `fx` in launches alone: one
 # case has calls and control.
+SLOW = pytest.mark.slow
 OTHERS = [
-    pytest.param(f, emit, marks=() if f is loop else pytest.mark.slow)
-    for emit in ("hop", "cpp")
-    for f in CASES
+    pytest.param(f, emit, marks=() if f is loop else SLOW) for emit in ("hop", "cpp") for f in CASES
 ]
 
 
@@ -110,8 +120,15 @@ class Blocks(torch.nn.Module):
         return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos() * x, (x,))
 
 
-@pytest.mark.parametrize("dynamic", [True, pytest.param(False, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("case", DIFFERENTIABLE)
+# `test_training` has regions and branches of fixed sizes.
+@pytest.mark.parametrize(
+    ("case", "dynamic"),
+    [
+        pytest.param(f, dynamic, marks=() if dynamic and f in (cond, views, products) else SLOW)
+        for f in DIFFERENTIABLE
+        for dynamic in (True, False)
+    ],
+)
 def test_gradients(found, case, dynamic):
     run = torch.compile(case, backend="compile_cli", fullgraph=True, dynamic=dynamic)
     for sign in (1, -1):

@@ -187,7 +187,7 @@ def test_adaptive_pooling(oracle: Any, shape: tuple[int, ...], size: tuple[int, 
 
 
 @settings(
-    max_examples=15,
+    max_examples=8,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

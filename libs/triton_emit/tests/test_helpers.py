@@ -391,7 +391,11 @@ INT_OPS = [
         (DType.f32, FLOAT_OPS),
         (DType.bf16, ["add", "tanh", "div"]),
         (DType.i64, INT_OPS),
-        *((d, [op]) for op in ITERATED for d in (DType.f32, DType.f64)),
+        *(
+            pytest.param(dtype, [op], marks=pytest.mark.slow if i % 2 == n % 2 else ())
+            for i, op in enumerate(ITERATED)
+            for n, dtype in enumerate((DType.f32, DType.f64))
+        ),
     ],
 )
 def test_every_device_function_compiles(
