@@ -26,6 +26,7 @@ from gemm_templates import (
     choose,
     prefetch,
 )
+from gemm_templates.model import predict_extern
 from triton_rt import Cache, CompilePool, KernelParam, Target
 
 PROBLEM = Problem(64, 48, 32, "f32", "f32", "f32")
@@ -197,7 +198,7 @@ def test_candidates_that_are_late_are_measured_by_a_later_call(tmp_path):
         def __call__(self, t, m=None):
             torch.mm(t.a, t.b, out=t.out)
 
-    def call(ready, *times, forbidden=False, extern=extern):
+    def call(ready, *times, forbidden=False, extern=extern, options=options):
         def timer(runs, info):
             assert not forbidden and len(runs) == len(times)
             return list(times)
@@ -223,6 +224,16 @@ def test_candidates_that_are_late_are_measured_by_a_later_call(tmp_path):
         file.unlink()
     store._memory.clear()
     assert call((), 2.0, 1.0, extern=refuses).config == second.config  # there is no other way
+    slow = [first, Candidate(None, 2 * first.predicted)]
+    waited = call((), 2.0, 1.0, options=slow)
+    assert waited.config == first.config and waited.reason == "measured"
+
+
+@pytest.mark.parametrize(("lead", "times"), [(2048, 1.0), (2050, 1.5), (2049, 4.0)])
+def test_rows_at_odd_places_cost_the_vendor(lead, times):
+    problem = Problem(2048, 2048, 2048, out_stride=(lead, 1))
+    even = predict_extern(Problem(2048, 2048, 2048), H200)[0]
+    assert times <= predict_extern(problem, H200)[0] / even < 2 * times
 
 
 def test_what_an_epilogue_stores_is_compared_too():

@@ -13,7 +13,14 @@ import torch
 
 from gemm_templates.device import DeviceInfo, device_info
 from gemm_templates.launch import Bound, Inputs, bind, written
-from gemm_templates.model import Candidate, candidates, explain, model_digest, worth_measuring
+from gemm_templates.model import (
+    SLOW,
+    Candidate,
+    candidates,
+    explain,
+    model_digest,
+    worth_measuring,
+)
 from gemm_templates.problem import Config, Problem
 from gemm_templates.registry import make_plan
 from gemm_templates.render import template_digest
@@ -97,7 +104,7 @@ def choose(
 
     Templates that are late (`bind`'s in_time) are not measured, until a later call finds more of
     them compiled (`Choice.late`); where all are, the vendor's call is taken, and nothing
-    remembered."""
+    remembered. The first is waited for where the vendor's call is predicted to be slow."""
     device = torch.device(device)
     info = device_info(device)
     store = store or Store()
@@ -138,6 +145,9 @@ def choose(
         failures["extern"] = _reason(error)
         del runs["extern"]
         late = set()  # nothing else runs it: templates are waited for
+    vendor = next((c.predicted for c in options if c.config is None), 0.0)
+    if options[0].predicted * SLOW < vendor:
+        late.discard(options[0].label)
     failures |= dict.fromkeys(sorted(late), LATE)
     built = {label: run for label, run in built.items() if label not in late}
     if late and not built:
