@@ -493,3 +493,37 @@ kernel k(
 """
     assert parse_kernel(text).symbols == (Symbol("s0", 1, None),)
     verify(parse_kernel(text))
+
+
+@pytest.mark.parametrize("asked", ["argmax", "argmin", "max"])
+def test_what_an_extreme_is_subtracted_from_is_rounded_as_it_is(asked):
+    """Where its place is asked for, roundings stay, and stay there too."""
+    kind = "f32" if asked == "max" else "i64"
+    k = parse_kernel(
+        f"""\
+kernel k(
+    x: bf16[4, 8] cpu,
+    out y: f32[4] cpu,
+    out z: {kind}[4] cpu,
+):
+  parallel i0 < 4:
+    over r0 < 8:
+      a = load x[i0*8 + r0] : bf16
+      b = cast(a) : f32
+      c = mul(b, b) : f32
+      d = cast(c) : bf16
+      e = cast(d) : f32
+      m = reduce min(e) : f32
+      p = reduce {asked}(e) : {kind}
+    once:
+      f = load x[i0*8] : bf16
+      g = cast(f) : f32
+      h = mul(g, g) : f32
+      i = cast(h) : bf16
+      j = cast(i) : f32
+      n = sub(m, j) : f32
+      store y[i0] = n
+      store z[i0] = p
+""".strip()
+    )
+    assert (drop_round_casts.drop(k) == k) == (asked != "max")

@@ -43,19 +43,27 @@ _STEPS = frozenset(_STEP_NAMES.split())
 
 def reaching_steps(kernel: ir.Kernel) -> frozenset[str]:
     """The values whose small differences may become large ones: arguments of steps (comparisons,
-    floors, casts to integers, places of extremes) and all that these are computed from. What is
-    compared with an infinity answers the same."""
+    floors, casts to integers, places of extremes) and all that these are computed from; so are
+    those from which the extremes of such values are subtracted. What is compared with an infinity
+    answers the same."""
     found: set[str] = set()
     body = tuple(statements(kernel))
     consts = (s for s in body if isinstance(s, ir.Const))
     infinite = {s.out for s in consts if math.isinf(s.value)}
-    for stmt in reversed(body):
-        if isinstance(stmt, ir.Compute | ir.Reduce | ir.Scan) and (
-            (stmt.op in _STEPS and infinite.isdisjoint(stmt.args))
-            or (stmt.op == "cast" and not stmt.dtype.is_float)
-            or not found.isdisjoint(defined_values(stmt))
-        ):
-            found.update(stmt.args)
+    for _ in range(2):
+        extremes: set[str] = set()
+        for stmt in body:
+            of = {"max": found, "min": found, "cast": extremes}.get(getattr(stmt, "op", ""), set())
+            if not of.isdisjoint(operands(stmt)):
+                extremes.update(defined_values(stmt))
+        for stmt in reversed(body):
+            if isinstance(stmt, ir.Compute | ir.Reduce | ir.Scan) and (
+                (stmt.op in _STEPS and infinite.isdisjoint(stmt.args))
+                or (stmt.op == "cast" and not stmt.dtype.is_float)
+                or (stmt.op == "sub" and not extremes.isdisjoint(stmt.args))
+                or not found.isdisjoint(defined_values(stmt))
+            ):
+                found.update(stmt.args)
     return frozenset(found)
 
 
