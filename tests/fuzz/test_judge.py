@@ -170,6 +170,29 @@ def test_the_standard_deviation_of_what_no_square_holds_may_be_infinite() -> Non
     assert difference(found * 2, x.std(1), runs) is not None
 
 
+def test_parts_of_infinite_complex_products_may_be_nan_or_not() -> None:
+    x = torch.tensor([complex(math.inf, 1.0), 2 + 3j])
+    runs = [r[0] for r in perturbed_runs(lambda: [x * x], range(12))]
+    found = torch.stack([torch.tensor(complex(math.nan, math.inf)), (x * x)[1]])
+    assert difference(found, x * x, runs) is None
+    assert difference(found * 2, x * x, runs) is not None
+
+
+def test_what_a_norm_of_an_infinite_variance_is_may_be_its_bias() -> None:
+    x, bias = torch.tensor([[3e38, 1.0, 2.0], [1.0, 2.0, 4.0]]), torch.tensor([1.0, 5.0, 2.0])
+
+    def run() -> list[Tensor]:
+        y = torch.nn.functional.layer_norm(x, (3,), None, bias)
+        return [y, y.argmax(1), torch.i0(torch.tensor([False, True]))]
+
+    runs, (y, place, ones) = perturbed_runs(run, range(40)), run()
+    found = torch.stack([bias, y[1]])
+    assert difference(found, y, [r[0] for r in runs]) is None
+    assert difference(found * 2, y, [r[0] for r in runs]) is not None
+    assert difference(torch.stack([bias.argmax(), place[1]]), place, [r[1] for r in runs]) is None
+    assert difference(ones.double().exp().float(), ones, [r[2] for r in runs]) is not None
+
+
 def test_what_overflows_16_bits_may_stay_a_number() -> None:
     x = torch.tensor([300.0, 2.0], dtype=torch.float16)
     runs = perturbed_runs(lambda: [x * x / x], range(12))

@@ -33,6 +33,17 @@ def test_cpu_tensors_of_a_gpu_program_stay_with_the_operator() -> None:
     assert not alone.fallbacks
 
 
+def test_a_complex_number_on_the_cpu_is_put_into_a_tensor_on_a_gpu() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x.index_put((torch.tensor([0, 2], device="cuda"),), torch.tensor(1.0 + 0j))
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        traced = make_fx(f, decomposition_table=decompositions())(
+            torch.empty(3, dtype=torch.complex64, device="cuda")
+        )
+    assert lower_with_report(traced).graph.nodes
+
+
 def test_a_number_divides_as_cuda_does_it() -> None:
     """By a product with its reciprocal, which may differ in the last place."""
     with FakeTensorMode(allow_non_fake_inputs=True):

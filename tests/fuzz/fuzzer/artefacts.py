@@ -21,6 +21,9 @@ _SQUARES = frozenset(
     std_mean var_mean""".split()
 )
 
+# Of infinite complex numbers: which parts are NaN is each library's own choice.
+_PRODUCTS = frozenset("mul multiply div divide true_divide truediv addcmul addcdiv".split())
+
 _EXTREMES = frozenset("maximum minimum max min amax amin".split())
 
 # Which of zeros of different signs is the extreme at a place hangs on what meets there last.
@@ -43,6 +46,9 @@ def blur(
     for i, result in enumerate(results):
         if name == "signbit":
             _set(rng, result, floats[0].isnan() if floats else None, not result.any())
+        if result.dtype.is_complex and name.strip("_").lstrip("ri") in _PRODUCTS:
+            lost = ~torch.view_as_real(result.detach().resolve_conj()).isfinite().all(-1)
+            _set(rng, result, lost, complex(math.nan, math.nan))
         if not result.dtype.is_floating_point or result.numel() == 0:
             continue
         values = result.detach()
@@ -68,6 +74,9 @@ def blur(
             _set(rng, result, _vanish_and_overflow(floats[0], args, kwargs), math.nan)
         if name in _SCATTERED and result.is_cuda and result.element_size() == 2:
             _set(rng, result, values == 0, -values)
+        if name == "grid_sample" and result.is_cuda:  # integers of no number: 0, or far outside
+            nowhere = ~(args[1].detach().abs() < 1e4).all(-1).unsqueeze(1).expand_as(values)
+            _set(rng, result, nowhere & values.isnan(), 0.0)
         words = {a for a in (*args, *kwargs.values()) if isinstance(a, str)}
         if name.rstrip("_") in _PLACED and words & _EXTREMES:
             mixed = _zeros_of_both_signs(torch.cat([x.reshape(-1) for x in floats]))
@@ -89,6 +98,8 @@ def blur(
             if result.is_cuda:
                 off = off | _another_on_cpu(func, args, kwargs, i, values)
             number = torch.zeros_like(values)
+            if name in ("layer_norm", "group_norm"):  # by an infinite deviation: the bias is left
+                number = func(torch.zeros_like(args[0]), *args[1:], **kwargs).detach()
             if exact is not None and rng.random() < 0.5 and exact[i].shape == values.shape:
                 number = exact[i].to(values.dtype)
             # An overflow, of which the gradient is none, or NaN.
@@ -231,6 +242,8 @@ def _another_rounding(name: str, args: Any, given: Sequence[Tensor], values: Ten
         return values + eps * values.abs().clamp(min=1.0)
     if name == "polygamma":
         return values + eps * _largest_term(args[0], given[0])
+    if name == "grid_sample":
+        return values + eps * given[0].nan_to_num(0.0, 0.0, 0.0).abs().max()
     if name in ("hardsigmoid", "hardswish") and values.is_cuda and values.dtype == torch.float64:
         return values * (1 + 2.0**-25)
     power = name in ("pow", "__pow__", "pow_", "float_power") and len(args) > 1

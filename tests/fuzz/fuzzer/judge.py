@@ -219,11 +219,15 @@ class Perturbed(TorchFunctionMode):
                 moved = torch.where(digits, moved * (1 + by), moved)
             return moved
 
+        default = torch.get_default_dtype()
         try:
+            torch.set_default_dtype(torch.float64)  # of what integers become
             with torch.no_grad():
                 wide = func(*pytree.tree_map(widen, args), **pytree.tree_map(widen, kwargs))
         except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError):
             return None  # an operator without float64: its rounding is taken for one unit
+        finally:
+            torch.set_default_dtype(default)
         return [t for t in pytree.tree_leaves(wide) if isinstance(t, Tensor)]
 
     def _scramble(self, tensor: Tensor, where: Tensor) -> None:

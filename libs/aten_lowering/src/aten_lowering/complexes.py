@@ -286,7 +286,7 @@ def _cumsum(x: Tensor, dim: int, *, dtype: Any = None) -> Any:
 @_enter(aten.index_put.default)
 def _index_put(x: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Any:
     same = x.dtype in _PARTS and values.dtype is x.dtype and x.is_contiguous()
-    if not same or x.is_conj() or values.is_conj():
+    if not same or x.is_conj() or values.is_conj() or x.device != values.device:
         return NotImplemented
     seen = torch.view_as_real(x), torch.view_as_real(values)
     return torch.view_as_complex(aten.index_put.default(seen[0], indices, seen[1], accumulate))
