@@ -23,8 +23,10 @@ aten = torch.ops.aten
 
 def test_no_argument_is_ignored() -> None:
     """Every lowering takes exactly the arguments of the schemas that it serves; what has a default
-    is in some of them, `**shown` are what the result shows, `**scales` is `scales`, or `scales_h`
-    and `scales_w`, `**scaling` what is said of the scales of two operands."""
+    is in some of them, `**shown` are what the result shows, `**windows`
+    these and what windows are like, `**scales` is `scales`, or `scales_h` and `scales_w`,
+    `**scaling` what is said of the scales of two operands."""
+    windows = SHOWN | {"kernel_size", "stride", "padding", "dilation"}
     for op, lowering in TABLE:
         if isinstance(lowering, Elementwise):
             continue  # it takes all arguments, whose number is compared when it is entered
@@ -34,8 +36,8 @@ def test_no_argument_is_ignored() -> None:
         rest = expected - {p.name for p in named}
         for more in (p.name for p in parameters if p.kind is p.VAR_KEYWORD):
             begins = ("scale_", "recipe_", "swizzle_") if more == "scaling" else more
-            allowed = SHOWN if more == "shown" else {n for n in rest if n.startswith(begins)}
-            rest -= allowed
+            begun = {n for n in rest if n.startswith(begins)}
+            rest -= {"shown": SHOWN, "windows": windows}.get(more, begun)
         assert not rest, op
         assert {p.name for p in named if p.default is p.empty} <= expected, op
 

@@ -13,7 +13,17 @@ from aten_lowering.builder import Coords, KernelBuilder, Number, Operand, Scalar
 from aten_lowering.errors import CannotLower, require
 from aten_lowering.meta import dtype_of, origin
 from aten_lowering.seeds import Seeds
-from loop_ir import DType, Extern, Kernel, Matmul, Node, Origin
+from loop_ir import (
+    DType,
+    Extern,
+    Kernel,
+    Matmul,
+    Node,
+    Origin,
+    TensorRef,
+    TensorType,
+    contiguous_strides,
+)
 
 
 @dataclass(frozen=True)
@@ -93,6 +103,13 @@ class Call:
         beside that which is named after the call."""
         size = self.out.size if size is None else size
         return KernelBuilder(self.fresh(name) if name else self.node.name, size, self.origin)
+
+    def scratch(self, name: str, dtype: DType, size: Sequence[sympy.Expr] | None = None) -> Operand:
+        """A new contiguous tensor beside the result, of its size or another, named after the call
+        and `name`."""
+        size = self.out.size if size is None else tuple(size)
+        type = TensorType(dtype, size, contiguous_strides(size), self.out.operand.type.device)
+        return Operand(TensorRef(self.fresh(f"{self.node.name}_{name}"), type), type)
 
     def put(self, index: int, k: KernelBuilder, value: Value, coords: Coords | None = None) -> None:
         """Stores `value` as the element of result `index` at `coords`, or else at the kernel's own,

@@ -27,7 +27,7 @@ LIBRARY: Any = torch.library.Library("aten_lowering", "DEF")  # type: ignore[no-
 _WINDOWS = "int[] kernel_size, int[] stride, int[] padding, int[] dilation, bool ceil_mode"
 LIBRARY.define(f"max_pool_offsets(Tensor self, {_WINDOWS}) -> (Tensor, Tensor)")
 LIBRARY.define(
-    "max_pool_offsets_backward(Tensor grad_output, Tensor offsets, SymInt[] image, "
+    "max_pool_offsets_backward(Tensor grad_output, Tensor indices, SymInt[] image, "
     f"bool channels_last, {_WINDOWS}) -> Tensor"
 )
 

@@ -18,6 +18,8 @@ SHOWN = frozenset(
         "input",
         "size",
         "output_size",
+        "image",
+        "channels_last",
         "input_size",
         "ceil_mode",
         "dtype",
@@ -27,8 +29,8 @@ SHOWN = frozenset(
     }
 )
 
-# What lowerings call arguments whose names Python has another use for.
-NAMES = {"self": "input", "from": "low"}
+# What lowerings call arguments whose names Python has another use for, or that of one product has.
+NAMES = {"self": "input", "from": "low", "batch1": "mat1", "batch2": "mat2"}
 
 
 def of_ranks(name: str, *ranks: int) -> list[OpOverload]:

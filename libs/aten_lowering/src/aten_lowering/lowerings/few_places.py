@@ -17,7 +17,7 @@ import sympy
 from aten_lowering.builder import Coords, KernelBuilder, Operand, Value, at
 from aten_lowering.call import Call, opmath
 from aten_lowering.few import Crowd
-from loop_ir import DType, Indirect, Stmt, TensorRef, TensorType, contiguous_strides
+from loop_ir import DType, Indirect, Stmt
 from symexpr import Mod
 
 # Of a point, the places that it has a part in, with the value for each and whether it counts.
@@ -149,8 +149,7 @@ def reduce_in_copies(
         return (number, *coords) if rows else (*coords, number)
 
     size = copied(out.size, sympy.Integer(count))
-    type = TensorType(wide, size, contiguous_strides(size), out.type.device)
-    copies = Operand(TensorRef(call.fresh(f"{call.node.name}_copies"), type), type)
+    copies = call.scratch("copies", wide, size)
     k = call.kernel(size, f"{call.node.name}_start")
     k.store(copies, k.coords, k.const(neutral, wide))
     call.emit_kernel(k)
@@ -202,8 +201,7 @@ def marks(call: Call, out: Operand, points: Coords, parts: Parts, found: Meeting
     if lookups(True) != lookups(False):
         return None
     size = tuple(out.size[d] for d in found.asked)
-    type = TensorType(DType.bool_, size, contiguous_strides(size), out.type.device)
-    marked = Operand(TensorRef(call.fresh(f"{call.node.name}_marks"), type), type)
+    marked = call.scratch("marks", DType.bool_, size)
     k = call.kernel(size, f"{call.node.name}_unmarked")
     k.store(marked, k.coords, k.const(False, DType.bool_))
     call.emit_kernel(k)

@@ -25,15 +25,9 @@ _BLOCK = 128
 _ONE, _EACH, _SMALL, _LARGE = _RECIPES = (0, 1, 4, 5)
 
 
-@table.lowers(aten.mm.default, aten.bmm.default)
-def mm(call: Call, input: Operand, mat2: Operand) -> None:
-    """`input @ mat2`: `[M, K] @ [K, N]`, or a batch of such."""
-    _emit(call, input.ref, mat2.ref, None, call.out.operand.type)
-
-
-@table.lowers(aten.mm.dtype, aten.bmm.dtype)
-def mm_to(call: Call, input: Operand, mat2: Operand, out_dtype: DType) -> None:
-    """`input @ mat2` in another element type, rounded once."""
+@table.lowers(aten.mm.default, aten.bmm.default, aten.mm.dtype, aten.bmm.dtype)
+def mm(call: Call, input: Operand, mat2: Operand, out_dtype: DType | None = None) -> None:
+    """`input @ mat2`: `[M, K] @ [K, N]`, or a batch of such; rounded once, to the result's type."""
     _emit(call, input.ref, mat2.ref, None, call.out.operand.type)
 
 
@@ -163,20 +157,16 @@ def grouped_mm(
     return _emit(call, input.ref, mat2.ref, None, call.out.operand.type, groups=offs.ref)
 
 
-@table.lowers(aten.addmm.default)
+@table.lowers(aten.addmm.default, aten.baddbmm.default)
 def addmm(
     call: Call, input: Operand, mat1: Operand, mat2: Operand, beta: Number, alpha: Number
 ) -> None:
-    """`beta * input + alpha * (mat1 @ mat2)`, rounded once."""
-    _emit_sum(call, input, mat1, mat2, beta, alpha)
-
-
-@table.lowers(aten.baddbmm.default)
-def baddbmm(
-    call: Call, input: Operand, batch1: Operand, batch2: Operand, beta: Number, alpha: Number
-) -> None:
-    """`addmm` for a batch."""
-    _emit_sum(call, input, batch1, batch2, beta, alpha)
+    """`beta * input + alpha * (mat1 @ mat2)`, rounded once; or of a batch."""
+    for factor in (beta, alpha):
+        require(isinstance(factor, int | float), f"a factor of {factor}")
+    assert isinstance(beta, int | float) and isinstance(alpha, int | float)
+    out = call.out.operand.type
+    _emit(call, mat1.ref, mat2.ref, _addend(input, out.size), out, float(alpha), float(beta))
 
 
 @table.lowers(aten.linear.default)
@@ -196,17 +186,6 @@ def linear(call: Call, input: Operand, weight: Operand, bias: Operand | None) ->
         _addend(bias, (n,)) if bias is not None else None,
         out,
     )
-
-
-def _emit_sum(
-    call: Call, input: Operand, a: Operand, b: Operand, beta: Number, alpha: Number
-) -> None:
-    """`beta * input + alpha * (a @ b)`, rounded once."""
-    for factor in (beta, alpha):
-        require(isinstance(factor, int | float), f"a factor of {factor}")
-    assert isinstance(beta, int | float) and isinstance(alpha, int | float)
-    out = call.out.operand.type
-    _emit(call, a.ref, b.ref, _addend(input, out.size), out, float(alpha), float(beta))
 
 
 def _addend(input: Operand, size: tuple[sympy.Expr, ...]) -> TensorRef:

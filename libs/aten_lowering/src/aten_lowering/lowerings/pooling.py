@@ -43,24 +43,30 @@ Count = Callable[[KernelBuilder, Sizes], list[Value | int]]
 
 
 def _windows(
-    x: Sizes, out: Sizes, size: Ints | None, step: Ints, padding: Ints, dilation: Ints
+    call: Call,
+    x: Sizes,
+    out: Sizes,
+    kernel_size: Ints | None = None,
+    stride: Ints = (),
+    padding: Ints = (),
+    dilation: Ints = (1,),
+    **shown: Any,
 ) -> list[Window] | list[Share]:
-    """Of the last dimensions. As torch takes them: one number for all, and no step for the window's
-    size; without a size adaptive ones, which are about as large."""
-    if size is None:
-        return [Share(*each) for each in zip(x[-len(out) :], out, strict=True)]
-    lists = (_numbers(n, len(out)) for n in (size, step or size, padding, dilation))
-    return [Window(*each) for each in zip(x[-len(out) :], out, *lists, strict=True)]
+    """Of the last dimensions of `x` and `out`. As torch takes them: one number for all, and no step
+    for the window's size; without a size adaptive ones, which are about as large."""
+    dims = 3 if "3d" in str(call.op) or len(kernel_size or ()) == 3 else 2
+    x, out = x[-dims:], out[-dims:]
+    if kernel_size is None:
+        return [Share(*each) for each in zip(x, out, strict=True)]
+    given = (kernel_size, stride or kernel_size, padding, dilation)
+    lists = (_numbers(n, dims) for n in given)
+    return [Window(*each) for each in zip(x, out, *lists, strict=True)]
 
 
 def _numbers(values: Ints, dims: int) -> tuple[int, ...]:
     known = [int(v) for v in values if isinstance(v, int)]
     require(len(known) == len(values) > 0, "a window of sizes that are not known")
     return tuple(known) if len(known) == dims else (known[0],) * dims
-
-
-def _dims(call: Call) -> int:
-    return 3 if "3d" in str(call.op) else 2
 
 
 def _places(k: KernelBuilder, along: Sequence[Window | Share]) -> list[Along]:
@@ -75,36 +81,14 @@ def _places(k: KernelBuilder, along: Sequence[Window | Share]) -> list[Along]:
     aten.max_pool3d_with_indices.default,
     aten.adaptive_max_pool2d.default,
     aten.adaptive_max_pool3d.default,
+    OFFSETS,
 )
-def max_pool(
-    call: Call,
-    input: Operand,
-    kernel_size: Ints | None = None,
-    stride: Ints = (),
-    padding: Ints = (),
-    dilation: Ints = (),
-    **shown: Any,
-) -> None:
+def max_pool(call: Call, input: Operand, **windows: Any) -> None:
     """NaN wins, the last one if there are several; among equals the first place does. (Where there
-    is nothing but minus infinity, eager's kernel for channels-last CUDA tensors says 0.)"""
-    out = call.out.size[-_dims(call) :]
-    _max_pool(call, input, _windows(input.size, out, kernel_size, stride, padding, dilation))
-
-
-@table.lowers(OFFSETS)
-def max_pool_offsets(
-    call: Call,
-    input: Operand,
-    kernel_size: Ints,
-    stride: Ints,
-    padding: Ints,
-    dilation: Ints,
-    **shown: Any,
-) -> None:
-    """`max_pool` that gives, as the place of a maximum, its number within its window."""
-    out = call.out.size[-len(kernel_size) :]
-    windows = _windows(input.size, out, kernel_size, stride, padding, dilation)
-    _max_pool(call, input, windows, offsets=True)
+    is nothing but minus infinity, eager's kernel for channels-last CUDA tensors says 0.) Of
+    `OFFSETS` the place of a maximum is its number within its window."""
+    found = _windows(call, input.size, call.out.size, **windows)
+    _max_pool(call, input, found, offsets=call.op is OFFSETS)
 
 
 @table.lowers(aten.fractional_max_pool2d.default, aten.fractional_max_pool3d.default)
@@ -116,7 +100,7 @@ def fractional_max_pool(
     require(
         not call.on_cpu or opmath(input.dtype) is input.dtype, "windows placed by 16-bit numbers"
     )
-    dims = _dims(call)
+    dims = len(output_size)
     sizes, out = _numbers(kernel_size, dims), call.out.size[-dims:]
     acc = opmath(input.dtype)
 
@@ -195,61 +179,27 @@ def _number(at: Sizes, size: Sizes) -> sympy.Expr:
     aten.max_pool3d_with_indices_backward.default,
     aten.adaptive_max_pool2d_backward.default,
     aten.adaptive_max_pool3d_backward.default,
+    OFFSETS_BACKWARD,
 )
-def max_pool_backward(
-    call: Call,
-    grad_output: Operand,
-    input: Operand,
-    indices: Operand,
-    kernel_size: Ints | None = None,
-    stride: Ints = (),
-    padding: Ints = (),
-    dilation: Ints = (),
-    **shown: Any,
-) -> None:
+def max_pool_backward(call: Call, grad_output: Operand, indices: Operand, **windows: Any) -> None:
     """At each place the sum of the gradients of the windows whose largest element it is."""
-    out = grad_output.size[-_dims(call) :]
-    windows = _windows(input.size, out, kernel_size, stride, padding, dilation)
-
-    def share(k: KernelBuilder, at: Sizes, inside: Value | None) -> Value:
-        lead = k.coords[: -len(at)]
-        integer = kind(sympy.Mul(*call.out.size[-len(at) :]))
-        own = k.index(_number(k.coords[-len(at) :], call.out.size), integer)
-        chosen = k.load(indices, (*lead, *at), inside, -1).to(integer)("eq", own)
-        value = k.load(grad_output, (*lead, *at), inside).to(opmath(grad_output.dtype))
-        return chosen.choose(value, 0)
-
-    store_gradient(call, [w.windows for w in windows], share)
-
-
-@table.lowers(OFFSETS_BACKWARD)
-def max_pool_offsets_backward(
-    call: Call,
-    grad_output: Operand,
-    offsets: Operand,
-    image: Ints,
-    channels_last: bool,
-    kernel_size: Ints,
-    stride: Ints,
-    padding: Ints,
-    dilation: Ints,
-    **shown: Any,
-) -> None:
-    """As `max_pool_backward`; `image` and `channels_last` show in the result."""
-    out = grad_output.size[-len(kernel_size) :]
-    windows = _windows(call.out.size, out, kernel_size, stride, padding, dilation)
+    found = _windows(call, call.out.size, grad_output.size, **windows)
 
     def share(k: KernelBuilder, at: Sizes, inside: Value | None) -> Value:
         lead, own = k.coords[: -len(at)], k.coords[-len(at) :]
-        number: sympy.Expr = sympy.S.Zero
-        for window, o, place in zip(windows, at, own, strict=True):
-            assert isinstance(window, Window)
-            number = number * window.size + window.offset(o, place)
-        chosen = k.load(offsets, (*lead, *at), inside, -1).to(DType.i32)
+        if call.op is OFFSETS_BACKWARD:
+            offsets = [w.offset(*each) for w, *each in zip(found, at, own, strict=True)]
+            place, integer = _number(offsets, [w.size for w in found]), DType.i32
+        else:
+            place = _number(own, call.out.size)
+            integer = kind(sympy.Mul(*call.out.size[-len(at) :]))
+        chosen = k.load(indices, (*lead, *at), inside, -1).to(integer)(
+            "eq", k.index(place, integer)
+        )
         value = k.load(grad_output, (*lead, *at), inside).to(opmath(grad_output.dtype))
-        return chosen("eq", k.index(sympy.expand(number), DType.i32)).choose(value, 0)
+        return chosen.choose(value, 0)
 
-    store_gradient(call, [w.windows for w in windows], share)
+    store_gradient(call, [w.windows for w in found], share)
 
 
 @table.lowers(
@@ -264,7 +214,7 @@ def fractional_max_pool_backward(
     indices: Operand,
 ) -> None:
     """The gradient of each window, added to that of its largest element."""
-    extents = input.size[-_dims(call) :]
+    extents = input.size[-len(output_size) :]
 
     def given(k: KernelBuilder) -> list[tuple[Coords, Value, None]]:
         rest: sympy.Expr = lookup(k, indices, k.coords, sympy.Mul(*extents))
@@ -289,16 +239,13 @@ def fractional_max_pool_backward(
 def avg_pool(
     call: Call,
     input: Operand,
-    kernel_size: Ints | None = None,
-    stride: Ints = (),
-    padding: Ints = (),
     count_include_pad: bool = True,
     divisor_override: Number | None = None,
-    **shown: Any,
+    **windows: Any,
 ) -> None:
     """Sums in the opmath type, row by row as eager, over how many there are."""
-    x, out = input, call.out.size[-_dims(call) :]
-    windows = _windows(x.size, out, kernel_size, stride, padding, (1,))
+    x = input
+    along = _windows(call, x.size, call.out.size, **windows)
     require(x.dtype.is_float or x.dtype is DType.i64, f"means of {x.dtype.value}")
     k = call.kernel()
     acc = opmath(x.dtype)
@@ -306,8 +253,8 @@ def avg_pool(
     def part(at: Sizes, inside: Value | None) -> Value:
         return k.load(x, (*k.coords[: -len(at)], *at), inside).to(acc)
 
-    total = summed(k, _places(k, windows), part, k.const(0, acc))
-    counts = _counting(windows, count_include_pad, divisor_override)(k, k.coords[-len(windows) :])
+    total = summed(k, _places(k, along), part, k.const(0, acc))
+    counts = _counting(along, count_include_pad, divisor_override)(k, k.coords[-len(along) :])
     call.store(k, _divided(total, counts))
 
 
@@ -327,27 +274,22 @@ def _divided(total: Value, counts: Sequence[Value | int]) -> Value:
 def avg_pool_backward(
     call: Call,
     grad_output: Operand,
-    input: Operand,
-    kernel_size: Ints | None = None,
-    stride: Ints = (),
-    padding: Ints = (),
     count_include_pad: bool = True,
     divisor_override: Number | None = None,
-    **shown: Any,
+    **windows: Any,
 ) -> None:
     """At each place the sum of what its windows give it: their gradients over their counts, which
     are divided once, for all places of a window, where counts differ and windows overlap."""
-    out = grad_output.size[-_dims(call) :]
-    windows = _windows(input.size, out, kernel_size, stride, padding, (1,))
-    count = _counting(windows, count_include_pad, divisor_override)
+    along = _windows(call, call.out.size, grad_output.size, **windows)
+    count = _counting(along, count_include_pad, divisor_override)
     acc = opmath(grad_output.dtype)
-    overlap = any(isinstance(w, Share) or w.step < w.size for w in windows)
+    overlap = any(isinstance(w, Share) or w.step < w.size for w in along)
     each = call.kernel(grad_output.size, f"{call.node.name}_each") if overlap else None
-    counts = count(each, each.coords[-len(windows) :]) if each else []
+    counts = count(each, each.coords[-len(along) :]) if each else []
     differ = each and any(isinstance(n, Value) and not each.is_number(n) for n in counts)
     if each and differ:
         part = _divided(each.load(grad_output, each.coords).to(acc), counts)
-        grad_output = _beside(call, each.name, grad_output.size, len(windows), acc)
+        grad_output = _beside(call, each.name, grad_output.size, len(along), acc)
         each.store(grad_output, each.coords, part)
         call.emit_kernel(each)
 
@@ -358,7 +300,7 @@ def avg_pool_backward(
         part = _divided(value, count(k, at))
         return inside.choose(part, 0) if inside else part
 
-    store_gradient(call, [w.windows for w in windows], share)
+    store_gradient(call, [w.windows for w in along], share)
 
 
 def _beside(call: Call, name: str, size: Sizes, dims: int, dtype: DType) -> Operand:

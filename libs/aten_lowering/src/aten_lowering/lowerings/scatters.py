@@ -26,7 +26,7 @@ from aten_lowering.lowerings.few_places import (
 from aten_lowering.lowerings.indexing import Advanced, lookup
 from aten_lowering.meta import expr
 from aten_lowering.registry import Table
-from loop_ir import DType, TensorRef, TensorType, contiguous_strides
+from loop_ir import DType, TensorRef, TensorType
 
 aten = torch.ops.aten
 table = Table()
@@ -110,13 +110,13 @@ def combine(
         require(call.on_cpu or not call.in_place, f"scattered {reduce} of 16-bit numbers in place")
         # nor are wider ones of use to extremes (H200: 1320 us, 1737 of ours)
         require(call.on_cpu or mode not in ("max", "min"), f"scattered {reduce} of 16-bit numbers")
-        target = _scratch(call, out, wide, reduce)
+        target = call.scratch(f"{reduce}s", wide, out.size)
     if mean:
         # sums and counts at random places take turns in L2 (H200: 3662 us, 3882 of ours)
         require(call.on_cpu or tally is not None, "CUDA's own sums first, and counts then")
-        target = _scratch(call, out, wide, "sum")
+        target = call.scratch("sums", wide, out.size)
         own = out.size if tally is None else (out.size[tally.dim],)
-        counts = _scratch(call, out, DType.i32, "count", own)
+        counts = call.scratch("counts", DType.i32, own)
         k = call.kernel(own, f"{call.node.name}_self")
         k.store(counts, k.coords, k.const(int(include_self), DType.i32))
         call.emit_kernel(k)
@@ -154,15 +154,6 @@ def combine(
     elif target is not out:
         end = call.fresh(f"{call.node.name}_end")
         call.emit(copy_kernel(end, target, out, call.origin))
-
-
-def _scratch(
-    call: Call, out: Operand, dtype: DType, name: str, size: tuple[sympy.Expr, ...] | None = None
-) -> Operand:
-    """A buffer of this element type for what becomes the result."""
-    size = out.size if size is None else size
-    type = TensorType(dtype, size, contiguous_strides(size), out.type.device)
-    return Operand(TensorRef(call.fresh(f"{call.node.name}_{name}s"), type), type)
 
 
 def _neutral(mode: str, dtype: DType) -> int | float:
