@@ -188,8 +188,10 @@ def max_pool_backward(call: Call, grad_output: Operand, indices: Operand, **wind
     def share(k: KernelBuilder, at: Sizes, inside: Value | None) -> Value:
         lead, own = k.coords[: -len(at)], k.coords[-len(at) :]
         if call.op is OFFSETS_BACKWARD:
-            offsets = [w.offset(*each) for w, *each in zip(found, at, own, strict=True)]
-            place, integer = _number(offsets, [w.size for w in found]), DType.i32
+            plain = [w for w in found if isinstance(w, Window)]
+            offsets = [w.offset(o, place) for w, o, place in zip(plain, at, own, strict=True)]
+            sizes = [sympy.Integer(w.size) for w in plain]
+            place, integer = _number(offsets, sizes), DType.i32
         else:
             place = _number(own, call.out.size)
             integer = kind(sympy.Mul(*call.out.size[-len(at) :]))
