@@ -84,6 +84,7 @@ class Step:
     def __init__(self, name: str, backend: str, tiny: bool, device: str) -> None:
         import torch
         from training_models import MODELS, OPTIMIZERS
+        from training_others import other
 
         def compiled(run: Any) -> Any:
             return run if backend == "eager" else torch.compile(run, backend=backend)
@@ -96,9 +97,10 @@ class Step:
             self.found: Callable[[], dict[str, float]] = lambda: {"norm": norm(parameters)}
             self.rest: Callable[[], None] = lambda: None
             return
-        model, given = MODELS[name].make(tiny)
+        chosen = MODELS.get(name) or other(name)
+        model, given = chosen.make(tiny)
         model.to(device).train()
-        autocast = MODELS[name].autocast
+        autocast = chosen.autocast
         if not autocast:
             model.bfloat16()
         batch = [x.to(device) for x in given]
@@ -354,10 +356,13 @@ def mean(ratios: list[float]) -> float:
 
 def main() -> int:
     from training_models import MODELS, MOVED, OPTIMIZERS
+    from training_others import OTHERS
 
     names = [*MODELS, *OPTIMIZERS]
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="+", default=names, choices=names, metavar="NAME")
+    parser.add_argument(
+        "--only", nargs="+", default=names, metavar="NAME", help=", ".join([*names, *OTHERS])
+    )
     parser.add_argument("--backends", nargs="+", default=list(BACKENDS), choices=BACKENDS)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--seconds", type=float, default=600)
