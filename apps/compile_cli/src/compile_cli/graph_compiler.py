@@ -60,7 +60,7 @@ class GraphCompiler:
 
     def partition(self, *joint: Any, **more: Any) -> Any:
         """The joint graph of forward and backward -> the two graphs."""
-        return partition(self.last, self.settings.saved, *joint, **more)
+        return partition(self.last, self.settings, *joint, **more)
 
 
 class _FirstCall:

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from aten_lowering.passes.dead_code import dead_code
 from aten_lowering.passes.diagonal_products import diagonal_products
+from aten_lowering.passes.drawn_masks import drawn_masks
 from aten_lowering.passes.forget_blocks import forget_blocks
 from aten_lowering.passes.known_masks import known_masks
 from aten_lowering.passes.no_ops import one_result
@@ -21,6 +22,7 @@ from aten_lowering.passes.regular_bags import regular_bags
 from aten_lowering.passes.results_again import results_again
 from aten_lowering.passes.window_offsets import window_offsets
 from compile_cli.narrow_saved import narrow_saved
+from compile_cli.options import Options
 from compile_cli.torch_compat import detect_fake_mode, partitioners, rng_prims
 from planner import ChannelsLast
 
@@ -62,16 +64,22 @@ _torchs_choice = partitioners.choose_saved_values_set
 
 
 def partition(
-    last: ChannelsLast, saved: str, joint: torch.fx.GraphModule, inputs: Sequence[Any], **more: Any
+    last: ChannelsLast,
+    options: Options,
+    joint: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    **more: Any,
 ) -> Any:
     """The graphs forward and backward, of which what lies between them is small, and lies in the
-    order that convolutions and their gradients both want. saved: the option of that name."""
-    if last.options.channels_last != "off":
+    order that convolutions and their gradients both want."""
+    if options.channels_last != "off":
         last.run(joint.graph)
     known_masks(joint.graph)
     window_offsets(joint.graph)
     diagonal_products(joint.graph)
     regular_bags(joint.graph)
+    if options.random != "eager":
+        drawn_masks(joint.graph)
     results_again(joint.graph, more["num_fwd_outputs"])
     if forget_blocks(joint.graph):
         dead_code(joint.graph)
@@ -86,8 +94,8 @@ def partition(
         graphs = partitioners.min_cut_rematerialization_partition(joint, inputs, **more)
     for graph in graphs:
         _tell_draws(graph.graph)
-    if saved != "exact":
-        narrow_saved(*graphs, more["num_fwd_outputs"], getattr(torch, saved))
+    if options.saved != "exact":
+        narrow_saved(*graphs, more["num_fwd_outputs"], getattr(torch, options.saved))
     for graph, first in zip(graphs, (more["num_fwd_outputs"], 0), strict=True):
         one_result(graph.graph, first)
     graphs[0].meta[SAVED] = more["num_fwd_outputs"]

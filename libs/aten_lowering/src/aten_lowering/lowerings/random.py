@@ -11,6 +11,7 @@ import torch
 
 from aten_lowering.builder import Coords, KernelBuilder, Number, Operand, Value
 from aten_lowering.call import Call, opmath
+from aten_lowering.drawn import DRAWN, below
 from aten_lowering.errors import require
 from aten_lowering.lowerings.chebyshev import horner
 from aten_lowering.lowerings.creation import plain_memory
@@ -30,14 +31,17 @@ class _Source:
     def __init__(
         self, call: Call, generator: Any = None, layout: Any = None, pin_memory: Any = None
     ) -> None:
-        require(call.seeds is not None, "random numbers are torch's own")
         require(generator is None, "a generator of its own")
         plain_memory(layout, pin_memory)
-        assert call.seeds is not None
         self.call = call
         self.size = call.results[0].size if call.results[0] is not None else ()
         self.k: KernelBuilder = call.kernel(self.size)
-        self.seed = call.seeds.load(self.k, call.node)
+        if (seeds := call.arguments.get("seeds")) is not None:
+            self.seed = self.k.load(seeds, (sympy.Integer(call.arguments["place"]),))
+        else:
+            require(call.seeds is not None, "random numbers are torch's own")
+            assert call.seeds is not None
+            self.seed = call.seeds.load(self.k, call.node)
         place: sympy.Expr = sympy.S.Zero
         for n, c in zip(self.size, self.k.coords, strict=True):
             place = place * n + c
@@ -106,7 +110,7 @@ class _Source:
         """True with the probability `p`, to 2**-32."""
         if p in (0, 1):
             return self.k.const(p == 1, DType.bool_)
-        return self.bits() < min(round(p * 2**32), 2**32 - 1)
+        return self.bits() < below(p)
 
     def store(self, value: Value) -> None:
         """Stores an element of the result and emits the kernel."""
@@ -242,6 +246,13 @@ def bernoulli_p(call: Call, input: Operand, p: float, generator: Any) -> None:
     """1 with the probability p, else 0."""
     require(0 <= p <= 1, f"a probability of {p}")
     source = _Source(call, generator)
+    source.store(source.chance(p))
+
+
+@table.lowers(DRAWN)
+def drawn(call: Call, p: float, **shown: Any) -> None:
+    """True with the probability p, as a given seed decides."""
+    source = _Source(call)
     source.store(source.chance(p))
 
 

@@ -4,9 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, fx
 
 from tensor_ir import VerifyError
+
+aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,12 @@ def call(graph: fx.Graph, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
     given: Any = fx.map_arg((args, kwargs), lambda n: n.meta["val"])
     node.meta["val"] = target(*given[0], **given[1])
     return node
+
+
+def size_of(graph: fx.Graph, x: fx.Node, dim: int) -> Any:
+    """The size of a dimension: a number, or a node."""
+    size = x.meta["val"].shape[dim]
+    return size if isinstance(size, int) else call(graph, aten.sym_size.int, x, dim)
 
 
 def tensor(node: Any) -> Tensor | None:

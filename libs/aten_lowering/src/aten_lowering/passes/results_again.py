@@ -85,19 +85,25 @@ def _again(graph: fx.Graph, node: fx.Node, parts: dict[Any, fx.Node]) -> fx.Node
     x: Any = node.args[0]
     dtype = x.meta["val"].dtype
     wide = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
-    make = _dropped if node.target is aten.native_dropout.default else _normal
-    y = make(graph, node, _to(graph, x, wide), parts)
+    if node.target is aten.native_dropout.default:
+        p = draws(node)
+        return None if p is None else dropped(graph, x, parts[1], p)
+    y = _normal(graph, node, _to(graph, x, wide), parts)
     return None if y is None else _to(graph, y, dtype)
 
 
-def _dropped(
-    graph: fx.Graph, node: fx.Node, x: fx.Node, parts: dict[Any, fx.Node]
-) -> fx.Node | None:
-    p, train = (*node.args, *node.kwargs.values())[1:3]
-    if train is False or not isinstance(p, float) or not 0 < p < 1:
-        return None
-    kept = call(graph, aten.mul.Tensor, x, _to(graph, parts[1], x.meta["val"].dtype))
-    return call(graph, aten.mul.Tensor, kept, 1 / (1 - p))
+def draws(dropout: fx.Node) -> float | None:
+    """The probability with which elements are dropped, where it is neither 0 nor 1."""
+    p, train = (*dropout.args, *dropout.kwargs.values())[1:3]
+    return p if train is not False and isinstance(p, float) and 0 < p < 1 else None
+
+
+def dropped(graph: fx.Graph, x: fx.Node, mask: fx.Node, p: float) -> fx.Node:
+    """What dropout makes of `x`, computed as kernels do."""
+    dtype = x.meta["val"].dtype
+    wide = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+    kept = call(graph, aten.mul.Tensor, _to(graph, x, wide), _to(graph, mask, wide))
+    return _to(graph, call(graph, aten.mul.Tensor, kept, 1 / (1 - p)), dtype)
 
 
 def _normal(

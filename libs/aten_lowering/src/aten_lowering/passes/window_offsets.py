@@ -8,6 +8,7 @@ import torch
 from torch import fx
 
 from aten_lowering.lowerings.windows import MOST
+from aten_lowering.passes.base import size_of
 from aten_lowering.pool_offsets import OFFSETS, OFFSETS_BACKWARD
 
 aten = torch.ops.aten
@@ -47,7 +48,7 @@ def _rewrite(graph: fx.Graph, pool: Any) -> None:
     with graph.inserting_before(pool):
         new = graph.call_function(OFFSETS, (x, *windows))
         new.meta = {**pool.meta, "val": (values[0], values[1].to(torch.int8))}
-        image = [_size(graph, x, d) for d in range(-dims, 0)]
+        image = [size_of(graph, x, d) for d in range(-dims, 0)]
         found = {}
         for i, part in parts.items():
             found[i] = graph.call_function(operator.getitem, (new, i))
@@ -65,16 +66,6 @@ def _rewrite(graph: fx.Graph, pool: Any) -> None:
         part.replace_all_uses_with(found[i])
         graph.erase_node(part)
     graph.erase_node(pool)
-
-
-def _size(graph: fx.Graph, x: fx.Node, dim: int) -> Any:
-    """The size of a dimension: a number, or a node."""
-    size = x.meta["val"].shape[dim]
-    if isinstance(size, int):
-        return size
-    node = graph.call_function(aten.sym_size.int, (x, dim))
-    node.meta["val"] = size
-    return node
 
 
 def _windows(
