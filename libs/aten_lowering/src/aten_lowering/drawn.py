@@ -1,10 +1,11 @@
 """An operator whose result is random and decided by a seed that is given: wherever it is computed,
 it is the same.
 
-    drawn(seeds, 2, [n, m], [0, 1], 0.9)[i, j]  is true with probability 0.9, which
-                                                seeds[2] and i*m + j decide
+    seed = seed(device)                        torch's generator decides it
+    drawn(seed, [n, m], [0, 1], 0.9)[i, j]     is true with probability 0.9, which seed[0] and
+                                               i*m + j decide
 
-It serves graphs of gradients (`passes.drawn_masks`): a backward pass, or one that checkpoints
+They serve graphs of gradients (`passes.drawn_masks`): a backward pass, or one that checkpoints
 repeat, computes a mask of dropout from eight bytes."""
 
 from collections.abc import Sequence
@@ -17,7 +18,12 @@ from torch import Tensor
 from loop_ir.ir.scalars import philox
 
 _LIBRARY: Any = torch.library.Library("aten_lowering", "FRAGMENT")  # type: ignore[no-untyped-call]  # of torch
-_LIBRARY.define("drawn(Tensor seeds, int place, SymInt[] size, int[] order, float p) -> Tensor")
+_LIBRARY.define("seed(Device device) -> Tensor", tags=[torch.Tag.nondeterministic_seeded])
+_LIBRARY.define("drawn(Tensor seed, SymInt[] size, int[] order, float p) -> Tensor")
+
+ROW = 2
+"""Integers of which a seed is the first: so many bytes apart, all begin where Triton says aligned.
+"""
 
 
 def below(p: float) -> int:
@@ -25,19 +31,26 @@ def below(p: float) -> int:
     return min(round(p * 2**32), 2**32 - 1)
 
 
-def drawn(seeds: Tensor, place: int, size: Sequence[int], order: Sequence[int], p: float) -> Tensor:
+def seed(device: torch.device) -> Tensor:
+    """Of 63 bits, the first of `ROW` numbers."""
+    return torch.randint(2**63 - 1, (ROW,), device=device)
+
+
+def drawn(seed: Tensor, size: Sequence[int], order: Sequence[int], p: float) -> Tensor:
     """True with the probability `p`, of elements that count in the order of `size` and lie in
     memory in that of the dimensions `order`."""
-    mask = _empty(seeds, place, size, order, p)
-    words = philox(seeds[place].cpu().numpy(), np.arange(mask.numel()).reshape(mask.shape))
+    mask = _empty(seed, size, order, p)
+    words = philox(seed[0].cpu().numpy(), np.arange(mask.numel()).reshape(mask.shape))
     return mask.copy_(torch.from_numpy(np.asarray(words < below(p))))
 
 
-def _empty(seeds: Tensor, place: int, size: Any, order: Sequence[int], p: float) -> Tensor:
-    memory = seeds.new_empty([size[d] for d in order], dtype=torch.bool)
+def _empty(seed: Tensor, size: Any, order: Sequence[int], p: float) -> Tensor:
+    memory = seed.new_empty([size[d] for d in order], dtype=torch.bool)
     return memory.permute([order.index(d) for d in range(len(order))])
 
 
+_LIBRARY.impl("seed", seed, "CompositeExplicitAutograd")
 _LIBRARY.impl("drawn", drawn, "CompositeExplicitAutograd")
 torch.library.register_fake("aten_lowering::drawn", _empty, lib=_LIBRARY)
+SEED = torch.ops.aten_lowering.seed.default
 DRAWN = torch.ops.aten_lowering.drawn.default

@@ -20,6 +20,7 @@ from aten_lowering.call import Call, Result
 from aten_lowering.conditions import assumed
 from aten_lowering.custom_operators import Surroundings, is_functionalized, lower_functionalized
 from aten_lowering.dispatch import fake_value, moves_device, run_lowering, used_results
+from aten_lowering.drawn import SEED
 from aten_lowering.elementwise import copy_kernel
 from aten_lowering.errors import CannotLower, NotPlain, SizeOfData, require
 from aten_lowering.extern import (
@@ -201,6 +202,8 @@ class Lowerer(Tensors):
         """A call of an operator: a view, kernels by its lowering, or an extern call."""
         if op is aten._assert_scalar.default:
             return self.assertion(node)
+        if op is SEED and self.seeds is not None:
+            return self.seeds.of(node)
         if op is aten.copy_.default and self.is_copy_back(node):
             return self.copy_back(node)
         fake = node.meta.get("val")

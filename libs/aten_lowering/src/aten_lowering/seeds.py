@@ -7,16 +7,13 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from aten_lowering.builder import KernelBuilder, Operand, Value
+from aten_lowering.builder import Operand
+from aten_lowering.drawn import ROW
 from aten_lowering.errors import require
 from aten_lowering.meta import device_of
 from loop_ir import Device, DType, Extern, TensorRef, TensorType
 
 _RANGE = (0, 2**63 - 1)
-
-
-# Integers of which a seed is the first: so many bytes apart, all begin where Triton says aligned.
-_ROW = 2
 
 
 class Seeds:
@@ -39,15 +36,15 @@ class Seeds:
             if torch.Tag.nondeterministic_seeded in target.tags:
                 self.devices[node] = device_of(fake.device)
 
-    def load(self, k: KernelBuilder, node: fx.Node) -> Value:
-        """The seed of a random operator."""
+    def of(self, node: fx.Node) -> Operand:
+        """The seed of a random operator, the first number of a buffer."""
         require(node in self.devices, "a random operator without a seed")
         device = self.devices[node]
         drawn = self.drawn.setdefault(device, {})
         if node not in drawn:
-            type = TensorType(DType.i64, (sympy.Integer(_ROW),), (sympy.S.One,), device)
+            type = TensorType(DType.i64, (sympy.Integer(ROW),), (sympy.S.One,), device)
             drawn[node] = Operand(TensorRef(self.fresh("seed"), type), type)
-        return k.load(drawn[node], (sympy.S.Zero,))
+        return drawn[node]
 
     def nodes(self) -> list[Extern]:
         """The calls that make the seeds that are used."""

@@ -36,12 +36,12 @@ class _Source:
         self.call = call
         self.size = call.results[0].size if call.results[0] is not None else ()
         self.k: KernelBuilder = call.kernel(self.size)
-        if (seeds := call.arguments.get("seeds")) is not None:
-            self.seed = self.k.load(seeds, (sympy.Integer(call.arguments["place"]),))
-        else:
+        seed = call.arguments.get("seed")
+        if seed is None:
             require(call.seeds is not None, "random numbers are torch's own")
             assert call.seeds is not None
-            self.seed = call.seeds.load(self.k, call.node)
+            seed = call.seeds.of(call.node)
+        self.seed = self.k.load(seed, (sympy.S.Zero,))
         place: sympy.Expr = sympy.S.Zero
         for n, c in zip(self.size, self.k.coords, strict=True):
             place = place * n + c

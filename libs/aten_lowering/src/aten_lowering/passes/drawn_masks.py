@@ -1,13 +1,11 @@
-"""Masks of dropout, decided by seeds that a graph of gradients keeps in their place."""
+"""Masks of dropout, decided by seeds that a graph of gradients may keep in their place."""
 
-from collections import defaultdict
 from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.utils.checkpoint import CheckpointPolicy
 
-from aten_lowering.drawn import DRAWN
+from aten_lowering.drawn import DRAWN, ROW, SEED
 from aten_lowering.passes.base import call, size_of
 from aten_lowering.passes.results_again import draws, dropped
 
@@ -15,36 +13,23 @@ aten = torch.ops.aten
 
 
 def drawn_masks(graph: fx.Graph) -> None:
-    """`y, mask = native_dropout(x, p, True)` -> `mask = drawn(seeds, i, ..., 1 - p)`, `y = x * mask
-    / (1 - p)`, of a graph forward and backward, with one call of torch's generator for the seeds of
-    a device. They are kept; what is drawn of them may be computed again, in a checkpoint too."""
-    found = defaultdict[torch.device, list[fx.Node]](list)
+    """`y, mask = native_dropout(x, p)` -> `mask = drawn(seed, ..., 1 - p)`, `y = x * mask / (1 - p)`,
+    of a graph forward and backward. The seed is what is kept where the mask is computed again, in a
+    checkpoint too."""
     for node in graph.find_nodes(op="call_function", target=aten.native_dropout.default):
-        if draws(node) is not None:
-            found[node.args[0].meta["val"].device].append(node)
-    for device, nodes in found.items():
-        with graph.inserting_before(nodes[0]):
-            seeds = _seeds(graph, nodes[0].args[0].meta["val"], len(nodes), device)
-        for place, node in enumerate(nodes):
-            _replace(graph, node, seeds, place)
+        if (p := draws(node)) is not None:
+            _replace(graph, node, p)
 
 
-def _seeds(graph: fx.Graph, like: Tensor, count: int, device: torch.device) -> fx.Node:
-    how = {"dtype": torch.int64, "device": device, "pin_memory": False}
-    seeds = graph.call_function(aten.randint.low, (0, 2**63 - 1, [count]), how)
-    fake = like.new_empty((count,), dtype=torch.int64)
-    seeds.meta = {"val": fake, "recompute": CheckpointPolicy.MUST_SAVE}
-    return seeds
-
-
-def _replace(graph: fx.Graph, node: fx.Node, seeds: fx.Node, place: int) -> None:
+def _replace(graph: fx.Graph, node: fx.Node, p: float) -> None:
     x: Any = node.args[0]
-    p: Any = node.args[1]
     parts = {user.args[1]: user for user in node.users}
     like: Tensor = node.meta["val"][1]
     with graph.inserting_before(node):
+        seed = graph.call_function(SEED, (like.device,))
+        seed.meta["val"] = like.new_empty((ROW,), dtype=torch.int64)
         size = [size_of(graph, x, d) for d in range(like.dim())]
-        mask = call(graph, DRAWN, seeds, place, size, _order(like), 1 - p)
+        mask = call(graph, DRAWN, seed, size, _order(like), 1 - p)
         y = dropped(graph, x, mask, p)
     for new, part in ((y, 0), (mask, 1)):
         new.meta = {**node.meta, "val": new.meta["val"]}
