@@ -13,8 +13,8 @@ aten = torch.ops.aten
 
 
 def drawn_masks(graph: fx.Graph) -> None:
-    """`y, mask = native_dropout(x, p)` -> `mask = drawn(seed, ..., 1 - p)`, `y = x * mask / (1 - p)`,
-    of a graph forward and backward. The seed is what is kept where the mask is computed again, in a
+    """`y, mask = native_dropout(x, p)` -> `mask = drawn(seed, ...); y = x * mask / (1 - p)`, of a
+    graph forward and backward. The seed is what is kept where the mask is computed again, in a
     checkpoint too."""
     for node in graph.find_nodes(op="call_function", target=aten.native_dropout.default):
         if (p := draws(node)) is not None:
