@@ -107,10 +107,9 @@ EVERY = [
 ]
 
 
-@pytest.mark.parametrize(("name", "family", "emit"), EVERY)
-def test_each_family(
-    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, name: str, family: str, emit: str
-) -> None:
+def choose(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every matmul by a template of the family."""
+
     def ways(self: MatmulPlanner, node: Any, rung: Any, many: bool) -> dict[str, Any]:
         task = self._fused(node, rung) if node.prologues else self._task(node, rung)
         assert task is not None
@@ -123,6 +122,13 @@ def test_each_family(
         return {family: (1.0, Way(task, config))}
 
     monkeypatch.setattr(MatmulPlanner, "_ways", ways)
+
+
+@pytest.mark.parametrize(("name", "family", "emit"), EVERY)
+def test_each_family(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, name: str, family: str, emit: str
+) -> None:
+    choose(family, monkeypatch)
     torch.manual_seed(0)
     fn, make, _ = CASES[name]
     args = make()
@@ -134,3 +140,29 @@ def test_each_family(
     assert any(isinstance(o, Describe) for o in ops) == family.endswith("tma")
     # Eager rounds the product once more, and it alone, before what follows.
     assert relative_error(compiled(*args), fn(*args)) < 8e-3
+
+
+@pytest.mark.parametrize("family", ["tiled", "split_k"])
+def test_a_gradient_is_added_where_it_lies(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, family: str
+) -> None:
+    """In f32, by the product's own kernel, at an address that is odd; where it is an operand too,
+    by one of its own."""
+    choose(family, monkeypatch)
+    torch.manual_seed(0)
+
+    def add(x: torch.Tensor, g: torch.Tensor, total: torch.Tensor) -> None:
+        total += (x.t() @ g).float()
+
+    def step(x: torch.Tensor, w: torch.Tensor) -> None:
+        x += x @ w
+
+    total = torch.randn(24 * 40 + 1)[1:].view(24, 40)
+    cases = (add, (bf16(64, 24), bf16(64, 40), total), 1), (step, (bf16(24, 24), bf16(24, 24)), 2)
+    for fn, given, kernels in cases:
+        compiled = compile_cli.compile(fn, given, options={**options, "gemm": "template"})
+        assert len(compiled.graph.fused.nodes) == kernels
+        want = [x.clone() for x in given]
+        fn(*want)
+        compiled(*given)
+        assert all(relative_error(x, y) < 8e-3 for x, y in zip(given, want, strict=True))

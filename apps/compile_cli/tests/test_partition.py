@@ -197,7 +197,7 @@ def test_rows_whose_norm_is_read_directly(saved: list[Tensor]) -> None:
 
 @pytest.mark.parametrize("again", [False, True])
 def test_a_dropped_tensor_is_made_of_its_mask(again: bool, saved: list[Tensor]) -> None:
-    """In a checkpoint the mask is made again, and is the same."""
+    """In a checkpoint the mask is made again of its seed, and is the same."""
     torch.manual_seed(0)
 
     def inside(x: Tensor) -> Tensor:
@@ -211,6 +211,7 @@ def test_a_dropped_tensor_is_made_of_its_mask(again: bool, saved: list[Tensor]) 
     (got,) = torch.autograd.grad(out.sum(), [x])
     mask = [t for t in kept(saved) if t[0] == "bool"]
     assert mask == ([] if again else [("bool", (8, N))])
+    assert [t.shape for t in saved if t.dtype is torch.int64] == ([(2,)] if again else [])
     assert [t for t in kept(saved) if t[0] == "float32"] == [INPUT]
     scaled = torch.where(out != 0, x.tanh() / 0.75, 0.0)
     torch.testing.assert_close(out, scaled.sin())

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from aten_lowering.drawn import DRAWN, SEED
 from loop_ir import Extern, Kernel, fuse
 
 aten = torch.ops.aten
@@ -128,6 +129,28 @@ def test_numbers_do_not_depend_on_strides(lower_fn: Any, evaluate_graph: Any) ->
         torch.manual_seed(5)
         found.append(evaluate_graph(lower_fn(torch.rand_like, x).graph, [x], {})[0])
     assert torch.equal(*found)
+
+
+def test_a_seed_decides_a_mask_wherever_it_is_drawn(lower_fn: Any, evaluate_graph: Any) -> None:
+    """A kernel's mask is the operator's own, in the order of memory that is asked for; seeds of
+    several are drawn by one call."""
+    seed = torch.tensor([2**62 + 5, 0])
+    lowered = lower_fn(lambda s: DRAWN(s, [3, 5, 7], [0, 2, 1], 0.25), seed)
+    (got,) = evaluate_graph(lowered.graph, [seed], {})
+    want = DRAWN(seed, [3, 5, 7], [0, 2, 1], 0.25)
+    assert torch.equal(got, want) and got.stride() == want.stride() == (35, 1, 5)
+    assert 0.1 < float(got.float().mean()) < 0.4 and not lowered.fallbacks
+
+    def two(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        seeds = [SEED(x.device) for _ in range(2)]
+        return *seeds, *(DRAWN(s, [8], [0], 0.5) for s in seeds)
+
+    lowered = lower_fn(two, torch.zeros(1))
+    calls = [n.target for n in lowered.graph.nodes if isinstance(n, Extern)]
+    assert calls == ["aten.randint.low", "aten.unbind.int"]
+    *seeds, first, last = evaluate_graph(lowered.graph, [torch.zeros(1)], {})
+    for seed, mask in zip(seeds, (first, last), strict=True):
+        assert torch.equal(DRAWN(seed, [8], [0], 0.5), mask)
 
 
 def test_dropout_and_what_follows_is_one_kernel(lower_fn: Any) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from loop_ir.ir.scalars import philox
+from loop_ir.ir import philox
 
 _LIBRARY: Any = torch.library.Library("aten_lowering", "FRAGMENT")  # type: ignore[no-untyped-call]  # of torch
 _LIBRARY.define("seed(Device device) -> Tensor", tags=[torch.Tag.nondeterministic_seeded])

@@ -8,7 +8,7 @@ import sympy
 from loop_ir.fusion.common_domain import Mismatch, refine
 from loop_ir.ir.affine import same, substitute
 from loop_ir.ir.analysis import is_pointwise, iterates
-from loop_ir.ir.in_place import is_in_place
+from loop_ir.ir.in_place import hazard
 from loop_ir.ir.names import expression, free_names, map_expressions, statements
 from loop_ir.ir.nodes import Axis, Compute, Kernel, Load, Matmul, Phase, Store
 from loop_ir.ir.points import at_strides, place_in
@@ -30,8 +30,8 @@ def attach(matmul: Matmul, kernel: Kernel) -> Matmul | Mismatch:
     choices = {s.op for s in statements(kernel) if isinstance(s, Compute)} & {"where", "rarely"}
     if matmul.groups is not None and choices:
         return Mismatch(f"{kernel.name} may say what is of no group, which is not computed")
-    if is_in_place(kernel):
-        return Mismatch(f"{kernel.name} changes a buffer in place")
+    if (why := hazard(kernel)) is not None:
+        return Mismatch(f"{kernel.name}: {why}")
     stores = [s for s in statements(kernel) if isinstance(s, Store)]
     if len(stores) != 1 or stores[0].mode != "set" or stores[0].mask is not None:
         return Mismatch(f"{kernel.name} writes {len(stores)} results, or parts of one")

@@ -511,9 +511,8 @@ class Scheduler:
         between = self.deps.between(number, reader)
         if between is not None:
             return Mismatch(f"{node_name(self.deps.nodes[between])} lies between them")
-        callers = {i.name for i in self.graph.inputs}.intersection(writes(kernel))
-        if callers:  # an operand may lie there, and a template asks for aligned results
-            return Mismatch(f"{kernel.name} writes to the input {sorted(callers)[0]}")
+        if written := sorted({*writes(kernel)}.intersection(reads(node))):  # others may read it yet
+            return Mismatch(f"{kernel.name} writes to {written[0]}, an operand of {node.out}")
         return attach(node, kernel)
 
     def run_prologues(self) -> bool:

@@ -36,3 +36,4 @@ from loop_ir.ir.names import (
 )
 from loop_ir.ir.renaming import new_buffer, renumber, union_buffers
 from loop_ir.ir.rewrite import map_statements, ranges_of, simplify_with
+from loop_ir.ir.scalars import philox

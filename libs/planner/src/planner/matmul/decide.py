@@ -274,7 +274,7 @@ class MatmulPlanner:
                 continue  # the rung above serves this one
             suffix = "" if rung.condition is None else self.facts.ending(f"_{rung.rows}")
             choice, used = self._steps_of(node, rung, way, suffix)
-            aligned |= self.facts.inputs & used
+            aligned |= self.facts.inputs & self.facts.aligned & used
             choices.append((rung.condition, choice))
             decided.append(Decided(rung.condition, str(way)))
         if (most := self._most_products(node)) is not None:
