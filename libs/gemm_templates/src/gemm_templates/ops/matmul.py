@@ -1,6 +1,7 @@
 # mypy: disable-error-code="no-any-return"
 """`mm`, `addmm`, `bmm`, `baddbmm`: as problems, and as torch's calls."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -200,42 +201,40 @@ def _expanded(bias: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return bias.expand(*a.shape[:-1], b.shape[-1])
 
 
-def _addmm_problem(tensors: Tensors, options: Options, out: Tensor) -> Problem | None:
+_Ending = tuple[Tensor | None, tuple[Any, ...], Callable[[], Epilogue] | None]
+
+
+def _ending(tensors: Tensors, options: Options, out: Tensor) -> _Ending:
+    """How the sum is made: a bias of all rows, or the operands of an epilogue and what makes it."""
     bias, a, b = tensors
+    beta, alpha, _ = options
+    if a.dim() == 2 and beta == 0:
+        return None, () if alpha == 1 else (alpha,), None if alpha == 1 else scaled_by_of
+    full, name = _expanded(bias, a, b), NAMES[a.dtype]
+    is_aligned = full.data_ptr() % 16 == 0
+    if a.dim() == 3:
+        make = partial(scale_and_add_of, name, full.stride(), beta, alpha, is_aligned)
+        return None, (full,) if beta else (), make
+    if alpha == beta == 1 and _is_row(bias, out):
+        return full[0], (), None
+    stride = (full.stride(0), full.stride(1))
+    if alpha == beta == 1 and is_aligned and not _is_wide(full):
+        return None, (full,), partial(residual_of, name, ITEMSIZE[name], stride=stride)
+    return None, (alpha, beta, full), partial(alpha_beta_of, name, stride, _is_wide(full))
+
+
+def _addmm_problem(tensors: Tensors, options: Options, out: Tensor) -> Problem | None:
+    _, a, b = tensors
     if out.numel() == 0 or a.dtype not in NAMES:
         return None
-    beta, alpha, _ = options
-    full = _expanded(bias, a, b)
-    if a.dim() == 3:
-        aligned_bias = full.data_ptr() % 16 == 0
-        ending = scale_and_add_of(NAMES[a.dtype], full.stride(), beta, alpha, aligned_bias)
-        return product_of(a, b, out, None, ending)
-    if beta == 0:
-        return product_of(a, b, out, None, None if alpha == 1 else scaled_by_of())
-    stride = (full.stride(0), full.stride(1))
-    if alpha == 1 and beta == 1:
-        if _is_row(bias, out):
-            return product_of(a, b, out, full[0], None)
-        if full.data_ptr() % 16 == 0 and not _is_wide(full):
-            name = NAMES[a.dtype]
-            return product_of(a, b, out, None, residual_of(name, ITEMSIZE[name], stride=stride))
-    return product_of(a, b, out, None, alpha_beta_of(NAMES[a.dtype], stride, _is_wide(full)))
+    row, _, make = _ending(tensors, options, out)
+    return product_of(a, b, out, row, None if make is None else make())
 
 
 def _addmm_inputs(tensors: Tensors, options: Options, out: Tensor) -> Inputs:
-    bias, a, b = tensors
-    beta, alpha, _ = options
-    if a.dim() == 3:
-        return Inputs(a, b, out, None, (_expanded(bias, a, b),) if beta else ())
-    if beta == 0:
-        return Inputs(a, b, out, None, () if alpha == 1 else (alpha,))
-    full = _expanded(bias, a, b)
-    if alpha == 1 and beta == 1:
-        if _is_row(bias, out):
-            return Inputs(a, b, out, full[0])
-        if full.data_ptr() % 16 == 0 and not _is_wide(full):
-            return Inputs(a, b, out, None, (full,))
-    return Inputs(a, b, out, None, (alpha, beta, full))
+    _, a, b = tensors
+    row, operands, _ = _ending(tensors, options, out)
+    return Inputs(a, b, out, row, operands)
 
 
 def _addmm_extern(tensors: Tensors, options: Options, out: Tensor | None) -> Tensor:
