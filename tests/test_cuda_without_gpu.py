@@ -146,8 +146,8 @@ def test_candidates_of_the_mlp_compile_ahead(
     assert kernels.cache.stats().entries >= 1
 
 
-def test_counters_of_one_row(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Templates that count in zeroed memory, and the fill, in a C++ library."""
+def test_counters_of_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Templates that count in memory which one call zeroes."""
     with FakeTensorMode(allow_non_fake_inputs=True), torch.device("cuda"):
         sizes = ((4096, 64), (64, 128))
         made = [torch.nn.Linear(k, n, dtype=torch.bfloat16) for k, n in sizes]
@@ -172,5 +172,3 @@ def test_counters_of_one_row(libraries: Path, monkeypatch: pytest.MonkeyPatch) -
     assert all(Ref(fill.mutates[0]) in op.args for op in launches)
     for define, alignment in expected_variants(program):
         triton_rt.compile(kernel_source(define), triton_rt.Target(90), alignment=alignment)
-    text = cpp_emit.emit(program, mode="lazy", schemas=cpp_emit.torch_schema)
-    assert cpp_emit.build(text, libraries, "one_row").exists()

@@ -31,7 +31,7 @@ def inputs():
 
 # A C++ library takes seconds to build, and `hop` differs from `fx` in launches alone.
 OTHERS = [
-    pytest.param(f, emit, marks=() if f is rows else pytest.mark.slow)
+    pytest.param(f, emit, marks=() if f is rows and emit == "cpp" else pytest.mark.slow)
     for emit in ("hop", "cpp")
     for f in CASES
 ]

@@ -15,8 +15,6 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs" / "how-to").glob("*.md"))
 WALKS = [page for page in PAGES if page.stem != "index"]
-# These run in every check; the others are of the same form.
-ALWAYS = {"operator"}  # of the walks whose programs run in every check
 
 
 def _blocks(page: Path, language: str) -> list[str]:
@@ -54,13 +52,8 @@ def test_the_change_fits(page: Path, tmp_path: Path) -> None:
     _changed(page, tmp_path)
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        pytest.param(page, marks=[] if page.stem in ALWAYS else [pytest.mark.slow], id=page.stem)
-        for page in WALKS
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("page", WALKS, ids=lambda page: page.stem)
 def test_the_change_works(page: Path, tmp_path: Path) -> None:
     (program,) = _blocks(page, "python")
     paths = os.pathsep.join(str(tmp_path / source) for source in _changed(page, tmp_path))

@@ -136,6 +136,7 @@ FILLED = [
 ]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("rows", "configs", "emit"),
     [

@@ -167,7 +167,7 @@ def test_lines_that_programs_share(
         assert sum(getattr(op, "target", "") == "aten.zero_.default" for op in ops) == 1
     else:
         assert len(kernels) >= 6
-    sizes = [(2, 83), (3, 5), (2, 1), (1, 0), (2, 170)] if dynamic else [(2, 83)]
+    sizes = [(2, 83), (3, 5), (1, 0)] if dynamic else [(2, 83)]
     for size in sizes:
         x = torch.randn(size if dim else size[::-1])
         for got, wanted in zip(model(x), scans(x.double()), strict=True):

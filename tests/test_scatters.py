@@ -39,6 +39,7 @@ def test_dynamic_sizes(options: dict[str, Any], emit: str) -> None:
             torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients(options: dict[str, Any], kind: str) -> None:
     """Also where the factor of a product is zero, and where an extreme is one of equals."""
@@ -68,7 +69,7 @@ def test_many_values_in_few_places(options: dict[str, Any], emit: str) -> None:
         return [rows, numbers, few, bins, masked]
 
     torch.manual_seed(0)
-    args = torch.randn(1400, 20), torch.randint(0, 40, (1400,)), torch.randint(0, 20, (1400, 3))
+    args = torch.randn(700, 20), torch.randint(0, 40, (700,)), torch.randint(0, 20, (700, 3))
     model = compile_cli.compile(fn, args, options={**options, "emit": emit})
     assert not model.graph.fallbacks
     for got, wanted in zip(model(*args), fn(*args), strict=True):

@@ -124,7 +124,7 @@ class Blocks(torch.nn.Module):
 @pytest.mark.parametrize(
     ("case", "dynamic"),
     [
-        pytest.param(f, dynamic, marks=() if dynamic and f in (cond, views, products) else SLOW)
+        pytest.param(f, dynamic, marks=() if dynamic and f in (views, products) else SLOW)
         for f in DIFFERENTIABLE
         for dynamic in (True, False)
     ],

@@ -149,7 +149,7 @@ def test_no_text_becomes_code(text: str) -> None:
 SCHEMA = "aten::div.Tensor_mode(Tensor self, Tensor other, *, str? rounding_mode) -> Tensor"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(text=hostile)
 def test_loop_ir_reads_back_what_users_say(text: str) -> None:
     kernel = replace(parse_kernel(KERNEL), origins=(Origin(text or "op", text), Origin("b")))

@@ -42,6 +42,7 @@ def kernels(lowered: Any, count: int = 1) -> None:
     assert [type(n) for n in lowered.graph.nodes] == [Kernel] * count
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("dims", [1, 2, 3])
 @pytest.mark.parametrize("exact", ["", "_exact"])
 def test_nearest(oracle: Any, dims: int, exact: str) -> None:
@@ -186,6 +187,7 @@ def test_nearest_of_integers_and_of_lines_and_volumes_in_other_orders(oracle: An
 PADS = [(1, 2), (0, 2), (2, 0), (1, 2, 3, 0), (2, 1, 1, 2), (1, 1, 1, 0, 0, 1)]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("pads", PADS, ids=str)
 @pytest.mark.parametrize("mode", ["reflect", "replicate"])
 def test_padding(oracle: Any, mode: str, pads: tuple[int, ...]) -> None:

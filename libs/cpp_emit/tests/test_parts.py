@@ -134,6 +134,7 @@ def test_damaged_parts_are_made_again(tmp_path: Path) -> None:
         made.write_bytes(whole[: len(whole) // 2])
 
 
+@pytest.mark.slow
 def test_a_compiler_that_cannot_make_parts_builds_without(tmp_path: Path) -> None:
     poor = tmp_path / "poor"
     poor.write_text(
@@ -149,7 +150,7 @@ def test_a_compiler_that_cannot_make_parts_builds_without(tmp_path: Path) -> Non
 
 
 def test_errors_of_the_compiler_show_the_line(folder: Path) -> None:
-    text = '#include "cpp_emit/runtime.h"\nint f() {\n  return no_such_name;\n}\n'
+    text = "#include <cstdint>\nint f() {\n  return no_such_name;\n}\n"
     with pytest.raises(BuildFailed, match=r"line 3: .no_such_name. was not .*\n    return no_such"):
         cpp_emit.build(text, folder, "broken")
     assert not list(folder.glob("broken*"))

@@ -43,7 +43,7 @@ PROBLEMS = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(PROBLEMS, st.sampled_from([H200, A100]))
 def test_candidates_are_few_legal_sorted_and_hold_the_vendor_call(problem, device):
     found = candidates(problem, device)
@@ -72,7 +72,7 @@ def test_what_is_close_without_sharing_k_is_measured_too():
     assert all(c.config is None or c.config.split_k > 1 for c in long)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(PROBLEMS, st.sampled_from(["m", "n", "k"]), st.sampled_from(CONFIGS))
 def test_more_work_never_takes_less_time(problem, dim, config):
     larger = replace(problem, **{dim: 2 * getattr(problem, dim)})

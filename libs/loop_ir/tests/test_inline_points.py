@@ -192,7 +192,7 @@ graph g(
 
 
 @given(st.tuples(*[st.integers(1, 6)] * 5), st.integers(0, 9))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_any_flat_index_is_a_point_of_the_producer(sizes: tuple[int, ...], low: int) -> None:
     a, b, c, p, q = sizes
     names = {"a": a, "b": b, "c": c, "p": p, "q": q, "bc": b * c, "low": low, "total": a * b * c}

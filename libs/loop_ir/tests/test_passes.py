@@ -408,7 +408,7 @@ def sizes(total):
     return st.integers(1, 4).flatmap(lambda parts: split(total, parts))
 
 
-@settings(deadline=None, max_examples=100, derandomize=True)
+@settings(deadline=None, max_examples=40, derandomize=True)
 @given(sizes(48), sizes(48))
 def test_refinement_gives_both_factorisations(a, b):
     first = [Axis(symbol(f"a{n}"), e) for n, e in enumerate(a)]
@@ -428,7 +428,7 @@ def test_refinement_gives_both_factorisations(a, b):
             assert last == axis.extent - 1
 
 
-@settings(deadline=None, max_examples=150, derandomize=True)
+@settings(deadline=None, max_examples=60, derandomize=True)
 @given(
     sizes(24),
     st.lists(st.tuples(st.integers(1, 6), st.sampled_from((0, 1, 2, 3, 4, 6, 8, 12, 24))),

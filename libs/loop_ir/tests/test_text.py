@@ -181,7 +181,7 @@ graphs = st.builds(
     tuples(st.tuples(names, types())),
 )
 relaxed = settings(
-    deadline=None, max_examples=40, suppress_health_check=list(HealthCheck), derandomize=True
+    deadline=None, max_examples=20, suppress_health_check=list(HealthCheck), derandomize=True
 )
 
 

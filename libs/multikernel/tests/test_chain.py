@@ -43,7 +43,7 @@ def hints_and_sizes(draw):
     return hints, tuple(sizes)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(hints_and_sizes())
 def test_nearest_and_chain_equal_brute_force(case):
     hints, sizes = case
@@ -85,7 +85,7 @@ def test_text_of_a_chain():
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(hints_and_sizes())
 def test_text_evaluates_to_the_branch(case):
     hints, sizes = case
@@ -95,7 +95,7 @@ def test_text_evaluates_to_the_branch(case):
         assert eval(branch.text(names) or "True", scope) == branch.holds(sizes)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(hints_and_sizes())
 def test_magnitude_bounds_both_sides(case):
     hints, sizes = case

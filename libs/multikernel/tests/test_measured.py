@@ -69,7 +69,7 @@ def traffic(draw):
     return lines(draw, rank), draw(st.lists(st.tuples(*[size] * rank), min_size=1, max_size=40))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(traffic(), st.sampled_from([1, 3, 256]), st.integers(2, 30))
 def test_stream_of_sizes_against_brute_force(case, buckets, memory):
     costs, stream = case

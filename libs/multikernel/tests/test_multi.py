@@ -215,7 +215,7 @@ SIZE = st.integers(0, 300)
 SIZES2 = st.tuples(SIZE, SIZE)
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     hints=st.lists(st.tuples(st.integers(1, 200), st.integers(1, 200)), unique=True, max_size=4),
     default=st.booleans(),

@@ -13,7 +13,7 @@ RANGE = st.tuples(st.integers(1, 2**30), st.integers(0, 2**30)).map(lambda r: (r
 SMALL = st.tuples(st.integers(1, 9), st.integers(0, 4)).map(lambda r: (r[0], r[0] + r[1]))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.lists(st.one_of(RANGE, SMALL), min_size=1, max_size=4), st.integers(1, 40))
 def test_hints_are_in_the_box_different_and_grow_by_prefix(box, count):
     hints = sample_hints(box, count)

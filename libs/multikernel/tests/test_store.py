@@ -81,7 +81,7 @@ def test_the_first_decision_stays(tmp_path):
     assert shelf.publish((40,), Decision("b", {}, (1024,))).variant == "a"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.data())
 def test_damage_is_reported_and_rebuilt(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("store")

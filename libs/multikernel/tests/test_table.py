@@ -15,7 +15,7 @@ from multikernel.buckets import bucket, smallest
 NAMES = ("a", "b", "c")
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=45, deadline=None)
 @given(st.integers(-3, 2**70), st.integers(1, 9))
 def test_buckets_are_intervals_of_integers(size, resolution):
     index = bucket(size, resolution)
@@ -43,7 +43,7 @@ def tables(rank, highest=28):
     return decided.map(lambda cells: DecisionTable(NAMES, 4, cells))
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(1, 3).flatmap(tables), st.data())
 def test_decided_cells_stay_and_the_chain_is_the_lookup(table, data):
     rank = len(next(iter(table.cells)))
@@ -63,7 +63,7 @@ def test_decided_cells_stay_and_the_chain_is_the_lookup(table, data):
         assert NAMES[follow(chain, point)] == table.lookup(point)
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(tables(1))
 def test_one_dimension_is_the_nearest_decided_cell(table):
     for size in range(300):

@@ -64,13 +64,13 @@ def test_cpp_has_pythons_value(tmp_path, expressions, points, ranges):
 @needs_gxx
 def test_cpp_int32_widens_where_needed(tmp_path, expressions):
     es, texts = [], []
-    for e in expressions(400, seed=2, bits=False):
+    for e in expressions(200, seed=2, bits=False):
         try:
             texts.append(to_cpp(e, "int32_t", WIDE))
         except OverflowRisk:
             continue
         es.append(e)
-    assert len(es) > 100
+    assert len(es) > 50
     flags = ("-fsanitize=signed-integer-overflow", "-fno-sanitize-recover")
     got = run_cpp(tmp_path, texts, EXTREMES, "int32_t", flags)
     assert got == [evaluate(e, p) for p in EXTREMES for e in es]
@@ -201,14 +201,14 @@ def test_triton_has_pythons_value_in_the_interpreter(tmp_path, monkeypatch, expr
     triton, torch = pytest.importorskip("triton"), pytest.importorskip("torch")
     cases = [
         (e, to_triton(e, ranges=RANGES if k % 2 else None), points)
-        for k, e in enumerate(expressions(40, seed=3))
+        for k, e in enumerate(expressions(20, seed=3))
     ]
-    for e in expressions(80, seed=4, bits=False):
+    for e in expressions(40, seed=4, bits=False):
         try:
             cases.append((e, to_triton(e, 32, WIDE), EXTREMES))
         except OverflowRisk:
             continue
-    assert len(cases) > 80
+    assert len(cases) > 40
     kernels = "\n".join(KERNEL.format(i=i, text=t) for i, (_, t, _) in enumerate(cases))
     monkeypatch.setattr(triton.knobs.runtime, "interpret", True)
     module = load(tmp_path / "kernels.py", MODULE.format(prelude=TRITON_PRELUDE, kernels=kernels))

@@ -25,7 +25,7 @@ PIECES = [
 hostile = st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=8).map("".join)
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(text=hostile)
 @example(text="\\")
 @example(text="??/")
@@ -40,7 +40,7 @@ def test_one_line(text):
     line.encode()  # no surrogates
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(text=hostile)
 def test_python_sees_a_comment(text):
     source = f"# {one_line(text)}\nx = 1  # {one_line(text)}\n"

@@ -38,7 +38,7 @@ from symexpr.structure import total
 NAMES = ("a", "b", "c", "n")
 SYMBOLS = {name: symbol(name) for name in NAMES}
 SETTINGS = settings(
-    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+    max_examples=45, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 
 # name -> (sympy, python); the second argument of divisions is made non-zero by the strategy
@@ -199,7 +199,7 @@ def test_simplify_keeps_the_value(tree, env, spread):
     assert evaluate(simplify(build(tree), symbol_ranges(env, spread)), env) == run(tree, env)
 
 
-@settings(SETTINGS, max_examples=150)
+@settings(SETTINGS, max_examples=60)
 @given(index_trees, values, st.integers(0, 10**6))
 def test_simplify_keeps_the_value_of_indices(tree, env, spread):
     e, ranges = build(tree), symbol_ranges(env, spread)
@@ -210,7 +210,7 @@ def test_simplify_keeps_the_value_of_indices(tree, env, spread):
     assert low <= run(tree, env) <= high
 
 
-@settings(SETTINGS, max_examples=150)
+@settings(SETTINGS, max_examples=60)
 @given(index_trees, index_trees, values, st.integers(0, 10**6))
 def test_known_is_never_wrong(x, y, env, spread):
     ranges = symbol_ranges(env, spread)
@@ -219,7 +219,7 @@ def test_known_is_never_wrong(x, y, env, spread):
         assert known(make(a, b), ranges) in (None, python(run(x, env), run(y, env))), name
 
 
-@settings(SETTINGS, max_examples=100)
+@settings(SETTINGS, max_examples=40)
 @given(index_trees, st.data())
 def test_symbolic_ends_are_sound(tree, data):
     """b in [0, n - 1], c in [n, n + a]: ends that mention other symbols."""

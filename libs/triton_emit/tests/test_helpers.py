@@ -385,6 +385,7 @@ INT_OPS = [
 ]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("dtype", "ops"),
     [

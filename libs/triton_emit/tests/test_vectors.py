@@ -197,6 +197,7 @@ def compiled(
     return layouts, Counter(re.findall(r"(?:ld|st)\.global[.\w]*\.[bv]\S+", binary.asm["ptx"]))
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("text", "accesses"),
     [
@@ -448,7 +449,7 @@ def test_vectors_are_powers_of_two(schedule: Schedule) -> None:
         emit(made(SLICE), schedule)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     extents=st.lists(st.sampled_from((1, 2, 3, 4, 6, 8, 16, 24)), min_size=1, max_size=3),
     gaps=st.lists(st.sampled_from((0, 1, 2, 4, 8, 24)), min_size=3, max_size=3),

@@ -118,7 +118,7 @@ def test_another_format_version_is_named(sample: Binary) -> None:
         Binary.from_bytes(b"x" * 100)
 
 
-@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_any_damage_is_found(sample: Binary, data: st.DataObject) -> None:
     good = sample.to_bytes()

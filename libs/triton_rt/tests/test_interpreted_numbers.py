@@ -95,7 +95,7 @@ def test_dot_accumulates_in_float32(make_source: Make, kind: str) -> None:
     assert compile(source, Target(90)).cubin
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.lists(st.integers(-(2**31), 2**31 - 1), min_size=8, max_size=8),
     st.lists(st.integers(-(2**31), 2**31 - 1), min_size=8, max_size=8),
@@ -155,7 +155,7 @@ def test_booleans_and_bytes(make_source: Make) -> None:
 CASTS = st.floats(allow_nan=True, allow_infinity=True, width=32)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.lists(CASTS, min_size=8, max_size=8))
 def test_float_to_int_saturates_as_the_hardware(values: list[float]) -> None:
     """PTX `cvt.rzi`: toward zero, clamped to the range, NaN to zero."""

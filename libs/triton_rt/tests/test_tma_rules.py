@@ -55,7 +55,7 @@ LAYOUTS = st.integers(1, 5).flatmap(
 )
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=240, deadline=None)
 @given(
     layout=LAYOUTS,
     bytes=st.sampled_from([1, 2, 4, 8]),

@@ -75,7 +75,7 @@ def results(program, runtime, poison, s0):
     return [v.tobytes() if isinstance(v, np.ndarray) else v for v in arrays]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 10**9))
 def test_mutants_are_caught_or_defined(data, programs, runtime, seed):
     """Accepted by `verify`, a mutant gives the same results whatever uninitialised memory holds."""
@@ -93,7 +93,7 @@ def test_mutants_are_caught_or_defined(data, programs, runtime, seed):
             assert same[0] == same[1], text
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_each_line_deleted(data, programs, runtime):
     """Caught, or the results are those of the whole program: but for a write over a write."""
@@ -127,6 +127,7 @@ def junk(rng: random.Random, text: str) -> str:
     return "".join(chars)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_any_text_is_read_or_refused(golden, seed):
     """A ParseError with its line, or a program that prints; `verify` raises only its own errors."""

@@ -35,7 +35,7 @@ from wrapper_ir import (
 s0 = symbol("s0")
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_generated_programs_round_trip(data, programs):
     program = data.draw(programs)
@@ -71,7 +71,7 @@ def same(a, b):
     return a == b
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(args=st.lists(arguments, max_size=4), comment=st.text(max_size=20))
 def test_every_argument_round_trips(args, comment):
     call = ExternCall(
@@ -88,7 +88,7 @@ def test_every_argument_round_trips(args, comment):
     assert same(back.ops[2].values, call.args) and back.ops[2].comment == comment
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(source=st.text(alphabet=st.sampled_from("\n\t \rab#\"'\\:end"), max_size=40))
 def test_kernel_source_is_kept_to_the_letter(source):
     kernel = DefineKernel("k", source, (), (("B", 1), ("F", 1.0), ("T", True), ("N", None)))

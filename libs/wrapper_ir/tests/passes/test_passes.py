@@ -24,7 +24,7 @@ def same(a, b):
     return a == b
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data(), s0=st.integers(1, 9))
 def test_meaning_stays_and_memory_does_not_grow(data, s0, programs, run_generated):
     program = data.draw(programs)
