@@ -9,6 +9,7 @@ import pytest
 
 from loop_ir import parse_kernel
 from triton_emit import BadSchedule, Schedule, emit
+from triton_emit.schedule.held import together
 from triton_rt import Target
 from triton_rt import compile as compile_kernel
 
@@ -119,6 +120,31 @@ def test_one_reading(tools: SimpleNamespace) -> None:
     assert emitted.source.count("= tl.load(in0 + ") == 2
     binary = compile_kernel(tools.kernel_source(emitted), Target(90), alignment=0b1111)
     assert binary.shared_bytes < 1024
+
+
+def test_threads_of_a_row_of_three_numbers() -> None:
+    """Of which each is held for the last phase."""
+    loads = "".join(
+        f"      a{n} = load x[3*r0 + {n}] : f32\n      m{n} = reduce max(a{n}) : f32\n"
+        for n in range(3)
+    )
+    text = f"""\
+kernel three(
+    x: f32[98304] cuda:0,
+    out y: f32[32768] cuda:0,
+):
+  single:
+    over r0 < 32768:
+{loads}    over r0 < 32768:
+      b0 = sub(a0, m0) : f32
+      b1 = sub(a1, m1) : f32
+      b2 = sub(a2, m2) : f32
+      c = add(b0, b1) : f32
+      d = add(c, b2) : f32
+      store y[r0] = d
+"""
+    schedule = together(parse_kernel(text), 8, 32)
+    assert (schedule.rblock, schedule.num_warps) == (4096, 16)
 
 
 @pytest.mark.parametrize(("share", "rblock"), [(2, 16), (10, 16), (44, 16)])

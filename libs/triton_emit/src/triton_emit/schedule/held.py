@@ -69,10 +69,10 @@ def _persistent(
 
 
 def together(kernel: Kernel, share: int, bits: Literal[32, 64]) -> Schedule:
-    """Of a row that `share` programs hold, 32 numbers of it a thread."""
+    """Of a row that `share` programs hold, at most 32 numbers of it a thread."""
     piece = piece_of(int(inner_bound(kernel) or 1), share)
     rblock = next_power_of_two(piece)
-    warps = max(1, rblock * max(1, held_numbers(kernel)) // (32 * LANES))
+    warps = max(1, rblock * next_power_of_two(held_numbers(kernel)) // (32 * LANES))
     return Schedule("persistent", 1, rblock, min(32, warps), index_bits=bits, share=share)
 
 
