@@ -15,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from aten_lowering import decompositions, lower_with_report
 from aten_lowering.rules import widened_int4pack
-from loop_ir import DType, Extern, Kernel, Matmul, interpret_kernel, print_graph
+from loop_ir import DType, Extern, Kernel, Matmul, interpret_graph, interpret_kernel, print_graph
 
 
 def test_cpu_tensors_of_a_gpu_program_stay_with_the_operator() -> None:
@@ -42,6 +42,22 @@ def test_a_complex_number_on_the_cpu_is_put_into_a_tensor_on_a_gpu() -> None:
             torch.empty(3, dtype=torch.complex64, device="cuda")
         )
     assert lower_with_report(traced).graph.nodes
+
+
+def test_numbers_of_constants_are_known() -> None:
+    """Those of the CPU, and those that are moved to the GPU: nothing is left to torch."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        scale = torch.sqrt(torch.tensor(192.0)).to(x.dtype)
+        return x / scale + torch.tensor(2.5) * torch.scalar_tensor(3).to(x.device)
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        traced = make_fx(f)(torch.empty(8, device="cuda", dtype=torch.bfloat16))
+    lowered = lower_with_report(traced)
+    assert not lowered.fallbacks and not lowered.graph.constants
+    x = torch.linspace(-9, 9, 8).bfloat16()
+    (got,) = interpret_graph(lowered.graph, [x.float().numpy()])
+    np.testing.assert_allclose(got, f(x).float().numpy(), rtol=8e-3)  # the CPU divides otherwise
 
 
 def test_a_number_divides_as_cuda_does_it() -> None:

@@ -13,6 +13,7 @@ from aten_lowering.meta import unsupported
 from aten_lowering.opaque import enclose
 from aten_lowering.passes import PASSES, lint
 from aten_lowering.passes.forget_blocks import forget_blocks
+from aten_lowering.passes.host_constants import host_constants
 from aten_lowering.subgraphs import Within
 from aten_lowering.symbols import settle_sizes, settle_slices
 from loop_ir import Graph
@@ -51,6 +52,7 @@ def lower_with_report(
     settle_slices(graph)
     forget_blocks(graph)
     associative_scans(gm, graph)
+    host_constants(gm, graph)
     graph = enclose(gm, graph)
     graph = run_passes(graph, (*before, *PASSES), lint, on_pass, "FX graph").program
     refused: set[str] = set()

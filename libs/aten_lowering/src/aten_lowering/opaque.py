@@ -323,7 +323,9 @@ class _Parts:
 
 
 def attribute(root: torch.nn.Module, node: fx.Node) -> object:
-    """What a `get_attr` node names."""
+    """What a `get_attr` node names, or carries itself."""
+    if "constant" in node.meta:
+        return node.meta["constant"]
     value: object = root
     for part in str(node.target).split("."):
         value = getattr(value, part)
