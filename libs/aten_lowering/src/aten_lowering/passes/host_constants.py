@@ -7,6 +7,8 @@
 Models write `torch.tensor(...)` of numbers and short lists. Each use of one would be an operator of
 torch's, and each copy to a GPU would wait for it."""
 
+from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -53,10 +55,12 @@ def host_constants(root: torch.nn.Module, graph: fx.Graph) -> None:
                     number = alike and not fakes[n].dim()
                     value = known[n]
                     new[n] = value.item() if number else _constant(graph, n, value, fake, made)
-            if new:
-                node.args, node.kwargs = fx.node.map_arg(
-                    (node.args, node.kwargs), lambda n, new=new: new.get(n, n)
-                )
+            node.args, node.kwargs = _with(new, (node.args, node.kwargs))
+
+
+def _with(new: Mapping[fx.Node, Any], arguments: Any) -> Any:
+    """The arguments, nodes replaced."""
+    return fx.node.map_arg(arguments, lambda n: new.get(n, n))
 
 
 def _value(
@@ -71,7 +75,7 @@ def _value(
     computed = is_pure(node) and isinstance(node.target, OpOverload)
     if not computed or not known.keys() >= set(node.all_input_nodes):
         return None
-    args, kwargs = fx.node.map_arg((node.args, node.kwargs), known.__getitem__)
+    args, kwargs = _with(known, (node.args, node.kwargs))
     value = node.target(*args, **kwargs)  # type: ignore[operator]  # an operator is called
     return value if isinstance(value, Tensor) else None
 
@@ -90,10 +94,9 @@ def _constant(
     if (node, device := beside.device) not in made:
         value = value.to(device) if value.dim() else value.clone()
         new = graph.get_attr(f"{node.name}_known")
-        fake: Any = node.meta["val"]
         new.meta = {**node.meta, "constant": value}
         if value.dim():
-            with fake.fake_mode:
+            with beside.fake_mode if isinstance(beside, FakeTensor) else nullcontext():
                 new.meta["val"] = torch.empty_strided(
                     value.shape, value.stride(), dtype=value.dtype, device=device
                 )
