@@ -31,6 +31,9 @@ def double(x, y):
     return {"sum": x + y, "parts": (x * 2, y)}
 
 instance = M(8)
+
+def made():
+    return M(8)
 """
 
 
@@ -63,8 +66,10 @@ def test_kernels_of_the_cpu(cli: Cli, model: Model) -> None:
     assert "interpreter" not in got.out
 
 
-def test_a_module_that_is_made_already(cli: Cli, model: Model) -> None:
-    assert cli("run", model(NET, "instance"), "--device", "cpu").code == 0
+@pytest.mark.parametrize("name", ["instance", "made"])
+def test_a_module_that_is_made_already_or_by_a_function(cli: Cli, model: Model, name: str) -> None:
+    got = cli("run", model(NET, name), "--device", "cpu")
+    assert got.code == 0, got.err
 
 
 def test_function_with_nested_results(cli: Cli, model: Model) -> None:

@@ -13,7 +13,7 @@ from compile_cli.cli.reentry import READABLE
 from compile_cli.options import Options
 
 TargetArg = Annotated[
-    str, typer.Argument(help="FILE:NAME of a module, function or class, or FILE.pt2")
+    str, typer.Argument(help="FILE:NAME of a module, a class of one, or a function; or FILE.pt2")
 ]
 InputOpt = Annotated[
     list[str],

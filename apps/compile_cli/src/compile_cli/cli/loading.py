@@ -1,11 +1,12 @@
 """FILE:NAME -> a module and its example inputs; FILE.pt2 -> an exported program."""
 
 import importlib.util
+import inspect
 import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -137,12 +138,20 @@ def _instantiate(source: ModuleType, name: str, value: Any, file: str) -> nn.Mod
             raise UserModelError(f"in {name}'s constructor", where(error), error) from error
     if isinstance(value, nn.Module):
         return value
-    if callable(value) and not isinstance(value, type):
-        return FunctionModule(value)
-    raise TargetNotFound(
-        f"{file}:{name} is a {type(value).__name__}\n"
-        "  expected: a torch.nn.Module, a class of one, or a function of tensors"
-    )
+    if not callable(value) or isinstance(value, type):
+        raise TargetNotFound(
+            f"{file}:{name} is a {type(value).__name__}\n"
+            "  expected: a torch.nn.Module, a class of one, a function that makes one, or a "
+            "function of tensors"
+        )
+    if isinstance(value, FunctionType) and not inspect.signature(value).parameters:
+        try:
+            made = value()
+        except Exception as error:
+            raise UserModelError(f"in {name}()", where(error), error) from error
+        if isinstance(made, nn.Module):
+            return made
+    return FunctionModule(value)
 
 
 def _example_args(
