@@ -23,6 +23,8 @@ from aten_lowering.torch_compat import FakeTensor, unset_fake_temporarily
 aten = torch.ops.aten
 _MOST = 4096  # elements that are computed here
 _MOVES = (aten._to_copy.default, torch.ops.prims.device_put.default)
+# What also takes tensors of the CPU, of more than a number, beside those of a GPU, and moves them.
+_TAKE_ANY = (*_MOVES, aten.index.Tensor, aten._unsafe_index.Tensor, aten.index_put.default)
 # On a GPU these take a number of the CPU as it is, unrounded to the other operand's type.
 _OF_NUMBERS = (aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor)
 
@@ -41,6 +43,8 @@ def host_constants(root: torch.nn.Module, graph: fx.Graph) -> None:
                     known[node] = value
                 continue
             given = [n for n in node.all_input_nodes if n in known]
+            if not torch.cuda.is_available() or node.target not in _TAKE_ANY:
+                given = [n for n in given if not fakes[n].dim()]
             if given and node.target in _MOVES and not fake.dim():
                 kind: dict[str, Any] = {"dtype": fake.dtype, "device": fake.device}
                 node.args, node.kwargs = ([], known[given[0]].to(fake.dtype).item()), kind
@@ -89,8 +93,6 @@ def _constant(
 ) -> fx.Node:
     """The constant: a number is one of the CPU still, which kernels are told; what is more lies
     where `beside` does, if that is here."""
-    if value.dim() and not torch.cuda.is_available():
-        return node
     if (node, device := beside.device) not in made:
         value = value.to(device) if value.dim() else value.clone()
         new = graph.get_attr(f"{node.name}_known")
