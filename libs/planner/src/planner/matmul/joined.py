@@ -24,9 +24,10 @@ from planner.tensors import Buffers, random_tensor
 from symexpr import evaluate, parse
 from tensor_ir import DType, TensorType
 
-# Rows up to which the templates that take prologues are fast: of 512 x 4096 by 4096 + 1024 + 1024
-# columns the three products took 51 us on an H100, one by pointers 68.
-MOST_ROWS = 64
+# Templates that take prologues are fast of few rows, whatever there is to multiply (of 512 x 4096 by
+# 4096 + 1024 + 1024 columns the three products took 51 us on an H100, one by pointers 68), and where
+# the launches take longer than the products: multiply-adds of all.
+MOST_ROWS, _SMALL = 64, 2e9
 # Of columns: tiles lie in one matrix.
 _EACH = 128
 _MOST = 4
@@ -43,9 +44,16 @@ def joinable(graph: Graph) -> dict[str, tuple[Matmul, ...]]:
         nodes = [n for at in places[:_MOST] if isinstance(n := graph.nodes[at], Matmul)]
         between = graph.nodes[places[0] : places[len(nodes) - 1]]
         changed = {name for node in between for name in writes(node)}
-        if len(nodes) > 1 and changed.isdisjoint(ref.buffer for ref in _read(nodes)):
+        few = _is_little(nodes) and changed.isdisjoint(ref.buffer for ref in _read(nodes))
+        if len(nodes) > 1 and few:
             found[nodes[0].out] = tuple(nodes)
     return found
+
+
+def _is_little(nodes: Sequence[Matmul]) -> bool:
+    rows, inner = map(int, nodes[0].a.type.size)
+    work = rows * inner * sum(int(n.type.size[1]) for n in nodes)
+    return rows <= MOST_ROWS or work <= _SMALL
 
 
 def _read(nodes: Sequence[Matmul]) -> list[TensorRef]:
@@ -55,7 +63,7 @@ def _read(nodes: Sequence[Matmul]) -> list[TensorRef]:
 
 
 def _is_alone(node: Matmul) -> bool:
-    """A plain product of few rows and a transposed weight, with or without a bias, stored as it
+    """A plain product with a transposed weight, with or without a bias, stored as it
     is."""
     plain = is_plain(node) and node.groups is None and not node.prologues
     types = [node.a.type, node.b.type, node.type]
@@ -66,7 +74,7 @@ def _is_alone(node: Matmul) -> bool:
             return False
         types.append(node.bias.type)
     numbers = [n for t in types for n in (*t.size, *t.stride, t.offset)]
-    if not all(n.is_Integer for n in numbers) or node.type.size[0] > MOST_ROWS:
+    if not all(n.is_Integer for n in numbers):
         return False
     kinds = {t.dtype for t in types}
     inner, columns = node.b.type.size
