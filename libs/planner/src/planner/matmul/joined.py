@@ -24,9 +24,9 @@ from planner.tensors import Buffers, random_tensor
 from symexpr import evaluate, parse
 from tensor_ir import DType, TensorType
 
-# Templates that take prologues are fast of few rows, whatever there is to multiply (of 512 x 4096 by
-# 4096 + 1024 + 1024 columns the three products took 51 us on an H100, one by pointers 68), and where
-# the launches take longer than the products: multiply-adds of all.
+# Templates that take prologues are fast of few rows, whatever there is to multiply (of 512 x 4096
+# by 4096 + 1024 + 1024 columns the three products took 51 us on an H100, one by pointers 68), and
+# where the launches take longer than the products: multiply-adds of all.
 MOST_ROWS, _SMALL = 64, 2e9
 # Of columns: tiles lie in one matrix.
 _EACH = 128
