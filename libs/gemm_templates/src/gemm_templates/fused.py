@@ -84,6 +84,26 @@ class Prologue:
 
 
 @dataclass(frozen=True)
+class Pick:
+    """Which of several matrices, whose columns lie side by side, a tile's columns of `b` are of.
+
+    name: the `@triton.jit` device function `(first_n, operands) -> (pointer, first)`: where the
+        matrix with column `first_n` begins, and the number of its first column.
+    text, operands: as of `Prologue`. columns: how many of each divide all that it has; a tile lies
+        in one matrix. Strides are those of `b`, for all."""
+
+    name: str
+    text: str
+    operands: tuple[KernelParam, ...]
+    columns: int
+
+    @property
+    def key(self) -> str:
+        """Tells picks apart."""
+        return _key(self.name, f"{self.text} {self.columns} {self.operands}")
+
+
+@dataclass(frozen=True)
 class BlockScale:
     """A factor for the product of each `block_k` elements along K, in f32, before it is summed.
 

@@ -79,7 +79,7 @@ def _tensors(
 
 
 def _operand_names(problem: Problem) -> tuple[list[str], list[str]]:
-    parts = (problem.prologue_a, problem.prologue_b, problem.block_scale)
+    parts = (problem.prologue_a, problem.prologue_b, problem.block_scale, problem.pick_b)
     epilogue = problem.epilogue.operands if problem.epilogue else ()
     return [p.name for p in epilogue], [p.name for part in parts if part for p in part.operands]
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from math import lcm
 
 from gemm_templates.errors import InvalidConfig, InvalidProblem, UnsupportedProblem
-from gemm_templates.fused import BlockScale, Epilogue, Prologue
+from gemm_templates.fused import BlockScale, Epilogue, Pick, Prologue
 from triton_rt.tma import violations
 
 # Of an element type, in bytes; `dtypes` has torch's types by the same names.
@@ -56,7 +56,7 @@ class Problem:
         `epilogue(gate(a @ b) * (a @ b2))`. A function like an epilogue's, without operands; no
         bias, and no batch but groups of rows.
     prologue_a, prologue_b: what happens to the operands' tiles first. block_scale: a factor for
-        each block along K.
+        each block along K. pick_b: the matrix that is read in place of `b`, of several.
     Operands of i8 are multiplied as integers; the epilogue gets their sums in i32.
     fast_accum: fp8 products are summed as the tensor cores do it, with 13 bits behind the leading
         one of the largest addend (Hopper); else each 128 along K are added in f32."""
@@ -86,6 +86,7 @@ class Problem:
     prologue_b: Prologue | None = None
     block_scale: BlockScale | None = None
     fast_accum: bool = False
+    pick_b: Pick | None = None
 
     def __post_init__(self) -> None:
         sizes = (self.m, self.n, self.k)
@@ -112,6 +113,8 @@ class Problem:
             raise UnsupportedProblem(f"{min(found)} is a type of operands that a prologue converts")
         if (self.prologue_a or self.prologue_b or self.block_scale) and self.jagged:
             raise UnsupportedProblem("prologues or block scales of a jagged matmul")
+        if self.pick_b and (self.prologue_b or self.jagged or self.batch > 1 or self.dynamic):
+            raise UnsupportedProblem("several matrices of a batch, of groups or with a prologue")
         if self.block_scale and self.batch > 1:
             raise UnsupportedProblem("block scales of a batched matmul")
         named = self.dynamic | self.aligned | {name for name, _ in self.divisors}
@@ -273,7 +276,7 @@ class Problem:
         parts = []
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, Epilogue | Prologue | BlockScale):
+            if isinstance(value, Epilogue | Prologue | BlockScale | Pick):
                 value = value.key
             elif isinstance(value, frozenset):
                 value = ",".join(sorted(value))

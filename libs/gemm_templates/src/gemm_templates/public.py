@@ -14,7 +14,7 @@ from gemm_templates.errors import (
 )
 from gemm_templates.families.tiled.family import CONFIGS
 from gemm_templates.families.tma.family import tma_configs
-from gemm_templates.fused import BlockScale, Epilogue, Prologue
+from gemm_templates.fused import BlockScale, Epilogue, Pick, Prologue
 from gemm_templates.launch import Bound, Inputs, arguments, bind, written
 from gemm_templates.model import Candidate, best_config, candidates, explain, is_legal, offered
 from gemm_templates.plan import Plan, TemplateKernel, Workspace
@@ -58,6 +58,7 @@ __all__ = [
     "InvalidConfig",
     "InvalidProblem",
     "Param",
+    "Pick",
     "Plan",
     "Problem",
     "Prologue",

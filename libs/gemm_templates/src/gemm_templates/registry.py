@@ -103,6 +103,9 @@ def why_not(problem: Problem, config: Config) -> str:
         return f"jagged problems are for {sorted(able('jagged'))}"
     if (problem.prologue_a or problem.prologue_b) and not can.prologues:
         return f"prologues are for {sorted(able('prologues'))}"
+    if problem.pick_b and (not can.prologues or problem.pick_b.columns % config.block_n):
+        among = sorted(able("prologues"))
+        return f"tiles of {problem.pick_b.columns} columns or a part of them are for {among}"
     if problem.block_scale and not can.block_scale:
         return f"block scales are for {sorted(able('block_scale'))}"
     if problem.multiplies_fp8 and can.fp8 != "all" and not (problem.fast_accum and can.fp8):

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from gemm_templates.errors import InvalidProblem
-from gemm_templates.fused import BlockScale, Prologue
+from gemm_templates.fused import BlockScale, Pick, Prologue
 from gemm_templates.plan import Plan, TemplateKernel, Workspace
 from gemm_templates.problem import BATCH_STRIDES, DIMS, STRIDES_OF, Config, Problem
 from gemm_templates.tensor_maps import Moves
@@ -234,17 +234,18 @@ def _ending(problem: Problem, call: Call, values: dict[str, str], whole: bool) -
     )
 
 
-def _before(problem: Problem) -> dict[str, Prologue | BlockScale]:
+def _before(problem: Problem) -> dict[str, Prologue | BlockScale | Pick]:
     """What happens before the sums, by the prefix of its arguments."""
     parts = {
         "PROLOGUE_A a": problem.prologue_a,
         "PROLOGUE_B b": problem.prologue_b,
         "SCALE scale": problem.block_scale,
+        "PICK_B b": problem.pick_b,
     }
     return {name: part for name, part in parts.items() if part is not None}
 
 
-def _beginning(problem: Problem, before: dict[str, Prologue | BlockScale]) -> str:
+def _beginning(problem: Problem, before: dict[str, Prologue | BlockScale | Pick]) -> str:
     found = []
     for name, part in before.items():
         function, prefix = name.split()

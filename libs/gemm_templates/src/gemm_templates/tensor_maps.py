@@ -43,6 +43,8 @@ def moves_of(
         blocks["b2"] = blocks["b"]
     if stored:
         blocks["out"] = (rows, config.block_n // config.parts)
+    if problem.pick_b is not None:
+        del blocks["b"]
     maps = []
     for name, block in blocks.items() if config.maps else ():
         plan = _matrix(problem, name, block)

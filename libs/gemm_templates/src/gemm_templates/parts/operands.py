@@ -78,7 +78,8 @@ class Beginning(NamedTuple):
     """What happens to blocks of the operands before they are multiplied.
 
     PROLOGUE_A(tile, r_outer, rk, first_k, mask, a_operands) -> tile, or None; so PROLOGUE_B.
-    SCALE(rm, rn, first_n, k, scale_operands) -> an f32 factor for the product of each BLOCK_K."""
+    SCALE(rm, rn, first_n, k, scale_operands) -> an f32 factor for the product of each BLOCK_K.
+    PICK_B(first_n, b_operands) -> (where the matrix begins that a tile is of, its first column)."""
 
     PROLOGUE_A: Any = None
     a_operands: Any = None
@@ -86,6 +87,7 @@ class Beginning(NamedTuple):
     b_operands: Any = None
     SCALE: Any = None
     scale_operands: Any = None
+    PICK_B: Any = None
 
 
 class Groups(NamedTuple):

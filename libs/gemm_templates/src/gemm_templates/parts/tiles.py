@@ -71,7 +71,8 @@ def product_of(a, b, pid_m, pid_n, part, share, sizes, tile, beginning, SWAP: tl
     start = first * tile.BLOCK_K
     along = start + rk
     a_ptrs = a.ptr + (rm[:, None] * a.stride_row + along[None, :] * a.stride_column)
-    b_ptrs = b.ptr + (along[:, None] * b.stride_row + rn[None, :] * b.stride_column)
+    start_b, of_b = picked_b(b, pid_n * tile.BLOCK_N, beginning)
+    b_ptrs = start_b + (along[:, None] * b.stride_row + (rn - of_b)[None, :] * b.stride_column)
     if SWAP:
         acc = no_sums(tile.BLOCK_N, tile.BLOCK_M, tile)
     else:
@@ -105,6 +106,16 @@ def product_of(a, b, pid_m, pid_n, part, share, sizes, tile, beginning, SWAP: tl
         a_ptrs += tile.BLOCK_K * a.stride_column
         b_ptrs += tile.BLOCK_K * b.stride_row
     return acc
+
+
+@triton.jit
+def picked_b(b, first_n, beginning):
+    """Where the matrix begins that a tile's columns are of, and the number of its first column."""
+    if beginning.PICK_B is None:
+        start, first = b.ptr, 0
+    else:
+        start, first = beginning.PICK_B(first_n, beginning.b_operands)
+    return start, first
 
 
 @triton.jit

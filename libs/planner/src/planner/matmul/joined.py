@@ -1,7 +1,7 @@
 """Products of one matrix with several others, as of queries, keys and values, in one launch.
 
-q = x @ wq          one product of x with the columns of all: a prologue reads the matrix that a
-k = x @ wk    ->    column is of, an epilogue stores it in the result that it is of
+q = x @ wq          one product of x with the columns of all: a tile reads the matrix that it is of,
+k = x @ wk    ->    an epilogue stores it in the result that it is of
 v = x @ wv
 
 Alone, the narrow ones leave most of a GPU idle. No matrix is copied."""
@@ -24,10 +24,9 @@ from planner.tensors import Buffers, random_tensor
 from symexpr import evaluate, parse
 from tensor_ir import DType, TensorType
 
-# Templates that take prologues are fast of few rows, whatever there is to multiply (of 512 x 4096
-# by 4096 + 1024 + 1024 columns the three products took 51 us on an H100, one by pointers 68), and
-# where the launches take longer than the products: multiply-adds of all.
-MOST_ROWS, _SMALL = 64, 2e9
+# Multiply-adds of all, up to which one launch is worth measuring: 1024 rows of 4096 by 6144 columns
+# took an H100 86 us in three products and 75 in one, 2048 rows 147 and 141.
+_WORTH = 3e10
 # Of columns: tiles lie in one matrix.
 _EACH = 128
 _MOST = 4
@@ -53,7 +52,7 @@ def joinable(graph: Graph) -> dict[str, tuple[Matmul, ...]]:
 def _is_little(nodes: Sequence[Matmul]) -> bool:
     rows, inner = map(int, nodes[0].a.type.size)
     work = rows * inner * sum(int(n.type.size[1]) for n in nodes)
-    return rows <= MOST_ROWS or work <= _SMALL
+    return work <= _WORTH
 
 
 def _read(nodes: Sequence[Matmul]) -> list[TensorRef]:
@@ -175,7 +174,7 @@ def join(nodes: tuple[Matmul, ...], aligned: Set[str]) -> JoinedTask:
         dtype,
         dtype,
         (int(first.a.type.stride[0]), int(first.a.type.stride[1])),
-        (0, 0),
+        (1, inner),
         epilogue=gemm_templates.Epilogue(
             "store_columns",
             _stores(columns, ends, bool(biases)),
@@ -183,26 +182,23 @@ def join(nodes: tuple[Matmul, ...], aligned: Set[str]) -> JoinedTask:
             stores=True,
             work=4.0,
         ),
-        prologue_b=gemm_templates.Prologue(
-            "columns_of", _reads(inner, ends), matrices, dtype, bytes_per_element=2.0
+        pick_b=gemm_templates.Pick("matrix_of", _picks(ends), matrices, _EACH),
+        aligned=frozenset(
+            name
+            for name, refs in (("a", [first.a]), ("b", [n.b for n in nodes]))
+            if all(param(name, ref).aligned for ref in refs)
         ),
-        aligned=frozenset({"a"} if param("a", first.a).aligned else ()),
     )
     return JoinedTask(nodes, problem)
 
 
-def _reads(inner: int, ends: list[int]) -> str:
-    lines = [f"    start = operands[0] + r_outer * {inner}"]
+def _picks(ends: list[int]) -> str:
+    lines = ["    start, first = operands[0], 0"]
     for i, end in enumerate(ends[:-1]):
-        other = f"operands[{i + 1}] + (r_outer - {end}) * {inner}"
-        lines.append(f"    start = tl.where(r_outer < {end}, start, {other})")
+        lines.append(f"    start = tl.where(first_n < {end}, start, operands[{i + 1}])")
+        lines.append(f"    first = tl.where(first_n < {end}, first, {end})")
     return "\n".join(
-        [
-            "@triton.jit",
-            "def columns_of(tile, r_outer, rk, first_k, mask, operands):",
-            *lines,
-            "    return tl.load(start + rk, mask=mask, other=0.0)",
-        ]
+        ["@triton.jit", "def matrix_of(first_n, operands):", *lines, "    return start, first"]
     )
 
 

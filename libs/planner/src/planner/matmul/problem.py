@@ -258,7 +258,8 @@ def is_launchable(
     operator for Triton kernels gives kernels no memory for descriptors, has none for Gluon, and
     describes no empty tensors."""
     can = family_of(config).CAN
-    given = config.maps and can.descriptors == "given" and "M" not in problem.dynamic
+    made = "M" in problem.dynamic or problem.pick_b is not None
+    given = config.maps and can.descriptors == "given" and not made
     if emit == "hop" and can.descriptors and (can.gluon or not given):
         return False
     plan = gemm_templates.make_plan(problem, config, "matmul")

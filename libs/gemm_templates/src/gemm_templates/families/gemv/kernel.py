@@ -14,6 +14,7 @@ from gemm_templates.parts.tiles import (
     load_block,
     no_sums,
     numbers_of,
+    picked_b,
     prepare_a,
     prepare_b,
     share_of,
@@ -38,7 +39,8 @@ def gemv_mm(a, b, sizes, tile, ending, beginning, scratch, share, STAGES: tl.con
     along = start + rk
     start_a = a.ptr + (row.to(tl.int64) if tile.WIDE else row) * a.stride_row
     a_ptrs = start_a + along * a.stride_column
-    b_ptrs = b.ptr + (rn[:, None] * b.stride_column + along[None, :] * b.stride_row)
+    start_b, of_b = picked_b(b, first_n, beginning)
+    b_ptrs = start_b + ((rn - of_b)[:, None] * b.stride_column + along[None, :] * b.stride_row)
     # Summed up across threads only once, at the end.
     sums = no_sums(tile.BLOCK_N, tile.BLOCK_K, tile)
     for step in tl.range(0, count, num_stages=STAGES):

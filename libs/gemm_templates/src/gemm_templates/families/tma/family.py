@@ -53,7 +53,8 @@ def why_not(problem: Problem, config: Config) -> str:
 
 def allows(problem: Problem) -> bool:
     """Whether tensor descriptors can address both operands."""
-    return problem.batch == 1 and None not in (problem.major("a"), problem.major("b"))
+    rows = problem.pick_b is not None and problem.major("b") != "stride_bk"
+    return problem.batch == 1 and not rows and None not in (problem.major("a"), problem.major("b"))
 
 
 def fits(problem: Problem, config: Config, device: DeviceInfo) -> bool:

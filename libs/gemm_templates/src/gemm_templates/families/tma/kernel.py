@@ -15,6 +15,7 @@ from gemm_templates.parts.tiles import (
     multiply_add,
     no_sums,
     numbers_of,
+    picked_b,
     prepare_a,
     prepare_b,
     tile_of,
@@ -32,10 +33,21 @@ def tma_mm(a, b, sizes, tile, ending, beginning, PARTS: tl.constexpr):
     PART: tl.constexpr = tile.BLOCK_N // PARTS
     out_desc = descriptor_of(ending.out, sizes.M, sizes.N, tile.BLOCK_M, PART)
     tiles = tl.cdiv(sizes.M, tile.BLOCK_M) * tl.cdiv(sizes.N, tile.BLOCK_N)
-    for number in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
+    # A descriptor of a matrix that hangs on the tile is made for it.
+    ALONE: tl.constexpr = beginning.PICK_B is None
+    for number in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=ALONE):
         pid_m, pid_n = tile_of(number, sizes.M, sizes.N, tile)
         first_m = pid_m * tile.BLOCK_M
         first_n = pid_n * tile.BLOCK_N
+        if ALONE:
+            tile_desc = b_desc
+            of_b = 0
+        else:
+            start_b, of_b = picked_b(b, first_n, beginning)
+            end_b = first_n - of_b + tile.BLOCK_N
+            tile_desc = tl.make_tensor_descriptor(
+                start_b, [end_b, sizes.K], [b.stride_column, 1], [tile.BLOCK_N, tile.BLOCK_K]
+            )
         acc = no_sums(tile.BLOCK_M, tile.BLOCK_N, tile)
         rm, rn = numbers_of(first_m, first_n, tile.BLOCK_M, tile.BLOCK_N, tile.WIDE)
         rm = rm[:, None]
@@ -47,7 +59,7 @@ def tma_mm(a, b, sizes, tile, ending, beginning, PARTS: tl.constexpr):
             if beginning.SCALE is not None:
                 factor = beginning.SCALE(inner_m, inner_n, first_n, k, beginning.scale_operands)
             x = load_tile(a_desc, first_m, k, a.BY_ROWS)
-            y = load_tile(b_desc, k, first_n, b.BY_ROWS)
+            y = load_tile(tile_desc, k, first_n - of_b, ALONE and b.BY_ROWS)
             rk = k + tl.arange(0, tile.BLOCK_K)
             if beginning.PROLOGUE_A is not None:
                 inside = (rm < sizes.M) & (rk[None, :] < sizes.K)
