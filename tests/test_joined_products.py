@@ -12,6 +12,7 @@ import torch.nn.functional as F
 import compile_cli
 import gemm_templates
 from compile_cli.cli.measure import relative_error
+from gemm_templates import H100, Inputs, is_legal, offered
 from wrapper_ir import ExternCall, Launch
 from wrapper_ir.analysis import walk
 
@@ -45,6 +46,7 @@ def timer(joined: float) -> Callable[..., list[float]]:
 
 @pytest.mark.parametrize("rows", [16, *(pytest.param(m, marks=pytest.mark.slow) for m in (8, 40))])
 def test_one_launch_for_all(options: dict[str, Any], as_on_gpu: Any, rows: int) -> None:
+    """In each family of templates, which read the matrices where they lie."""
     choices = as_on_gpu(timer(0.5))
     args = operands(rows)
     compiled = compile_cli.compile(queries, args, options=options)
@@ -58,6 +60,15 @@ def test_one_launch_for_all(options: dict[str, Any], as_on_gpu: Any, rows: int) 
     for got, w in zip(compiled(*args), args[1:], strict=True):
         assert got.stride() == (w.shape[0], 1)
         assert relative_error(got.double(), args[0].double() @ w.double().t()) < 4e-3
+    legal = [c for c in offered(joined.problem, H100) if is_legal(joined.problem, c, H100)]
+    smallest = {c.template: c for c in sorted(legal, key=lambda c: -c.block_m * c.block_n)}
+    assert smallest.keys() == {"tiled", "tma", "split_k", "decompose_k", "gemv"}
+    for config in smallest.values():
+        outs = tuple(torch.zeros(rows, n).bfloat16() for n in COLUMNS)
+        inputs = Inputs(args[0], args[1], None, None, outs, before=args[1:])
+        gemm_templates.bind(joined.problem, config)(inputs)
+        for got, w in zip(outs, args[1:], strict=True):
+            assert relative_error(got.double(), args[0].double() @ w.double().t()) < 4e-3
 
 
 def test_each_has_its_bias(options: dict[str, Any], as_on_gpu: Any) -> None:
