@@ -193,26 +193,34 @@ def join(nodes: tuple[Matmul, ...], aligned: Set[str]) -> JoinedTask:
 
 
 def _picks(ends: list[int]) -> str:
-    lines = ["    start, first = operands[0], 0"]
-    for i, end in enumerate(ends[:-1]):
-        lines.append(f"    start = tl.where(first_n < {end}, start, operands[{i + 1}])")
-        lines.append(f"    first = tl.where(first_n < {end}, first, {end})")
-    return "\n".join(
-        ["@triton.jit", "def matrix_of(first_n, operands):", *lines, "    return start, first"]
-    )
+    lines = _chosen("start, first", [(f"operands[{i}]", str(n)) for i, n in _starts(ends)], ends)
+    text = "\n".join(lines).replace("place", "first_n")
+    return f"@triton.jit\ndef matrix_of(first_n, operands):\n{text}\n    return start, first"
 
 
 def _stores(columns: list[int], ends: list[int], biased: bool) -> str:
-    lines = ["    value = acc"]
-    parts = list(enumerate(zip(columns, ends, strict=True)))
-    for i, (count, end) in parts if biased else ():
-        here = f"(rn >= {end - count}) & (rn < {end})"
-        place = f"operands[{i + len(parts)}] + (rn - {end - count})"
-        lines.append(f"    value += tl.load({place}, mask={here}, other=0.0).to(tl.float32)")
-    lines.append("    value = value.to(operands[0].dtype.element_ty)")
-    for i, (count, end) in parts:
-        inside = f"mask & (rn >= {end - count}) & (rn < {end})"
-        place = f"operands[{i}] + (rm * {count} + (rn - {end - count}))"
-        lines.append(f"    tl.store({place}, value, mask={inside})")
+    """All of a tile's columns go to one result."""
+    count = len(columns)
+    values = [(f"operands[{i}]", str(n), str(columns[i])) for i, n in _starts(ends)]
+    lines = ["    place = tl.min(rn)", *_chosen("start, first, count", values, ends)]
+    if biased:
+        lines += _chosen("bias", [(f"operands[{count + i}]",) for i in range(count)], ends)
+        lines.append("    acc += tl.load(bias + (rn - first)).to(tl.float32)")
+    lines.append("    value = acc.to(start.dtype.element_ty)")
+    lines.append("    tl.store(start + (rm * count + (rn - first)), value, mask=mask)")
     signature = "def store_columns(acc, rm, rn, mask, operands):"
     return "\n".join(["@triton.jit", signature, *lines, "    return value"])
+
+
+def _starts(ends: list[int]) -> list[tuple[int, int]]:
+    """The numbers of the matrices, each with that of its first column."""
+    return list(enumerate([0, *ends[:-1]]))
+
+
+def _chosen(names: str, values: Sequence[tuple[str, ...]], ends: list[int]) -> list[str]:
+    """Statements that give names what is said for the matrix in which column `place` lies."""
+    lines = [f"    {names} = {', '.join(values[0])}"]
+    for value, end in zip(values[1:], ends, strict=False):
+        for name, other in zip(names.split(", "), value, strict=True):
+            lines.append(f"    {name} = tl.where(place < {end}, {name}, {other})")
+    return lines
