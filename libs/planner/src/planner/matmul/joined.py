@@ -16,7 +16,7 @@ import sympy
 from torch import Tensor
 
 import gemm_templates
-from loop_ir import Graph, Matmul, TensorRef, is_plain
+from loop_ir import Extern, Graph, Matmul, TensorRef, is_plain
 from loop_ir.ir import writes
 from planner.matmul.problem import Hints
 from planner.plan import LaunchArg, LaunchPlan, Steps, Zeroed, define_source
@@ -43,6 +43,8 @@ def joinable(graph: Graph) -> dict[str, tuple[Matmul, ...]]:
         nodes = [n for at in places[:_MOST] if isinstance(n := graph.nodes[at], Matmul)]
         between = graph.nodes[places[0] : places[len(nodes) - 1]]
         changed = {name for node in between for name in writes(node)}
+        if any(isinstance(node, Extern) and not writes(node) for node in between):
+            continue  # what has no results may wait for what writes to an operand
         few = _is_little(nodes) and changed.isdisjoint(ref.buffer for ref in _read(nodes))
         if len(nodes) > 1 and few:
             found[nodes[0].out] = tuple(nodes)
