@@ -13,7 +13,8 @@ import compile_cli
 import gemm_templates
 from compile_cli.cli.measure import relative_error
 from gemm_templates import H100, Inputs, is_legal, offered
-from wrapper_ir import ExternCall, Launch
+from planner.matmul.chooser import MatmulChooser
+from wrapper_ir import Describe, ExternCall, Launch
 from wrapper_ir.analysis import walk
 
 K, COLUMNS = 128, (256, 128)
@@ -69,6 +70,25 @@ def test_one_launch_for_all(options: dict[str, Any], as_on_gpu: Any, rows: int) 
         gemm_templates.bind(joined.problem, config)(inputs)
         for got, w in zip(outs, args[1:], strict=True):
             assert relative_error(got.double(), args[0].double() @ w.double().t()) < 4e-3
+
+
+def test_one_through_a_descriptor(
+    options: dict[str, Any], as_on_gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choices = as_on_gpu(timer(0.5))
+    alone = MatmulChooser.sayable
+
+    def sayable(self: MatmulChooser, task: Any, config: gemm_templates.Config) -> bool:
+        return config.template == "tma" and alone(self, task, config)
+
+    monkeypatch.setattr(MatmulChooser, "sayable", sayable)
+    args = operands(64)
+    compiled = compile_cli.compile(queries, args, options=options)
+    config = choices[-1].config
+    assert config is not None and config.template == "tma" and choices[-1].problem.pick_b
+    assert any(isinstance(o, Describe) for o in walk(compiled.graph.program.ops))
+    for got, w in zip(compiled(*args), args[1:], strict=True):
+        assert relative_error(got.double(), args[0].double() @ w.double().t()) < 4e-3
 
 
 def test_each_has_its_bias(options: dict[str, Any], as_on_gpu: Any) -> None:

@@ -9,7 +9,7 @@ Alone, the narrow ones leave most of a GPU idle. No matrix is copied."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import sympy
@@ -19,10 +19,11 @@ import gemm_templates
 from loop_ir import Extern, Graph, Matmul, TensorRef, is_plain
 from loop_ir.ir import writes
 from planner.matmul.problem import Hints
-from planner.plan import LaunchArg, LaunchPlan, Steps, Zeroed, define_source
+from planner.plan import Blocks, LaunchArg, LaunchPlan, Steps, Zeroed, define_source
 from planner.tensors import Buffers, random_tensor
 from symexpr import evaluate, parse
 from tensor_ir import DType, TensorType
+from triton_rt import MapPlan
 
 # Multiply-adds of all, up to which one launch is worth measuring: 1024 rows of 4096 by 6144 columns
 # took an H100 86 us in three products and 75 in one, 2048 rows 147 and 141.
@@ -128,9 +129,21 @@ class JoinedTask:
         launches = []
         for kernel in plan.steps:
             x, y, z = (sympy.Integer(n) for n in kernel.grid(self.problem.m, self.problem.n))
-            args = tuple(values[p.name] for p in kernel.source.params)
+            given = values | {name: self._described(plan) for name, plan in kernel.maps}
+            args = tuple(given[p.name] for p in kernel.source.params)
             launches.append(LaunchPlan(define_source(kernel.source), (x, y, z), args))
         return Steps(tuple(launches), tuple(allocate))
+
+    def _described(self, plan: MapPlan) -> Blocks:
+        """The one matrix as a kernel's descriptor of it."""
+        dims, type_ = self.problem.dims(), self.nodes[0].a.type
+        assert plan.shape is not None and plan.strides is not None
+        size, stride = (
+            tuple(sympy.Integer(dims[n] if isinstance(n, str) else n) for n in layout)
+            for layout in (plan.shape, plan.strides)
+        )
+        ref = TensorRef(self.nodes[0].a.buffer, replace(type_, size=size, stride=stride))
+        return Blocks(ref, plan.block)
 
     @property
     def _sizes(self) -> Mapping[str, int]:
