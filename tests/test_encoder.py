@@ -108,7 +108,9 @@ def test_host_program_means_what_it_says(example: Any, compile_encoder: Encoders
     torch.testing.assert_close(compiled(*args), reference, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("emit", ["fx", pytest.param("hop", marks=pytest.mark.slow), "cpp"])
+@pytest.mark.parametrize(
+    "emit", [*(pytest.param(emit, marks=pytest.mark.slow) for emit in ("fx", "hop")), "cpp"]
+)
 def test_one_compilation_serves_every_batch(
     encoder: Any, shallow: Any, example: Any, compile_encoder: Encoders, emit: str,
     monkeypatch: pytest.MonkeyPatch,

@@ -38,11 +38,16 @@ from wrapper_ir.analysis import kernels, programs
 # case has calls and control.
 SLOW = pytest.mark.slow
 OTHERS = [
-    pytest.param(f, emit, marks=() if f is loop else SLOW) for emit in ("hop", "cpp") for f in CASES
+    pytest.param(f, emit, marks=() if f is loop and emit == "cpp" else SLOW)
+    for emit in ("hop", "cpp")
+    for f in CASES
 ]
 
 
-@pytest.mark.parametrize(("case", "emit"), [*((f, "fx") for f in CASES), *OTHERS])
+FX = [pytest.param(f, "fx", marks=SLOW if f in (views, products) else ()) for f in CASES]
+
+
+@pytest.mark.parametrize(("case", "emit"), [*FX, *OTHERS])  # `test_gradients` has the others
 def test_every_emitter(found, case, emit):
     dynamic = emit != "cpp"
     run = torch.compile(

@@ -8,11 +8,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from compile_cli import pipeline
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +97,6 @@ def test_losses_of_two_hundred_steps(kind: type[Transformer | Convnet]) -> None:
 RANK = """
 import os, signal, sys, torch
 import torch.distributed as dist
-import torch.distributed._functional_collectives as collectives
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -129,14 +131,6 @@ def train(net, run, x, target):
         optimizer.zero_grad()
         F.cross_entropy(run(x), target).backward()
         optimizer.step()
-
-
-def exchange(x, w):
-    group = dist.group.WORLD
-    there = collectives.all_reduce(x.sin(), "sum", group)
-    part = collectives.reduce_scatter_tensor(x * 2, "sum", 0, group)
-    here = torch.relu(x @ w) + 1
-    return there + here, collectives.all_gather_tensor(part + 1, 0, group) * here
 
 
 port, kind = sys.argv[1:]
@@ -175,27 +169,65 @@ found = [p if kind == "ddp" else p.full_tensor() for p in net.parameters()]
 torch.testing.assert_close(found, list(alone.parameters()), rtol=1e-4, atol=1e-5)
 # FSDP's hooks part the block from the rest.
 assert len(graphs) == (2 if kind == "ddp" else 4), graphs
-if kind == "ddp":  # communication that is part of the graph goes on beside the product
+if kind == "ddp":
     args = x[own] + rank, torch.randn(8, 8)
     got = torch.compile(exchange, backend="compile_cli", fullgraph=True)(*args)
     torch.testing.assert_close(got, exchange(*args))
-    called = [getattr(op, "target", "").split(".")[1:2] for op in graphs[-1].program.ops]
-    assert called.index(["all_reduce_"]) < called.index(["mm"]) < called.index(["wait_tensor"])
 dist.destroy_process_group()
 if other:
     sys.exit(os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]))
 """
 
 
-@pytest.mark.parametrize("kind", ["ddp", pytest.param("fsdp2", marks=pytest.mark.slow)])
+EXCHANGE = """
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as collectives
+
+
+def exchange(x, w):
+    group = dist.group.WORLD
+    there = collectives.all_reduce(x.sin(), "sum", group)
+    part = collectives.reduce_scatter_tensor(x * 2, "sum", 0, group)
+    here = torch.relu(x @ w) + 1
+    return there + here, collectives.all_gather_tensor(part + 1, 0, group) * here
+"""
+
+
+def test_what_a_graph_sends_is_sent_while_it_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one process: two compute the same (`test_two_processes_share_a_batch`)."""
+    import torch.distributed as dist
+
+    graphs, compile_graph = [], pipeline.compile_graph
+
+    def counted(*args: Any, **more: Any) -> Any:
+        graphs.append(compile_graph(*args, **more))
+        return graphs[-1]
+
+    monkeypatch.setattr(pipeline, "compile_graph", counted)
+    names: dict[str, Any] = {}
+    exec(EXCHANGE, names)
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    try:
+        args = torch.randn(6, 8), torch.randn(8, 8)
+        run = torch.compile(names["exchange"], backend="compile_cli", fullgraph=True)
+        torch.testing.assert_close(run(*args), names["exchange"](*args))
+    finally:
+        dist.destroy_process_group()
+    called = [getattr(op, "target", "").split(".")[1:2] for op in graphs[-1].program.ops]
+    assert called.index(["all_reduce_"]) < called.index(["mm"]) < called.index(["wait_tensor"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
 def test_two_processes_share_a_batch(tmp_path: Path, kind: str) -> None:
     """Each has a half, and the parameters are those of steps of the whole, also where each process
-    holds a half of every parameter (FSDP2). What a graph sends is sent while it computes."""
+    holds a half of every parameter (FSDP2)."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     program = tmp_path / "rank.py"
-    program.write_text(RANK)
+    program.write_text(EXCHANGE + RANK)
     ran = subprocess.run(
         [sys.executable, "-W", "ignore", str(program), port, kind],
         capture_output=True, text=True, check=False,

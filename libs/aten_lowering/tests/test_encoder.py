@@ -56,7 +56,7 @@ def kinds(graph: Graph) -> Counter[str]:
     return Counter(n.target if isinstance(n, Extern) else type(n).__name__ for n in graph.nodes)
 
 
-@pytest.mark.parametrize("sizes", ["static", "dynamic"])
+@pytest.mark.parametrize("sizes", [pytest.param("static", marks=pytest.mark.slow), "dynamic"])
 def test_export(
     encoder: Any, model: Any, dynamic: Lowered, evaluate_graph: Any, sizes: str
 ) -> None:

@@ -60,6 +60,7 @@ def test_another_matrix_is_read_eight_columns_at_a_time():
     assert "shfl.sync.bfly" not in compiled(UP, TURNS).ptx
 
 
+@pytest.mark.slow
 def test_what_no_descriptor_may_write_is_stored_from_registers():
     binary = compiled(replace(DYNAMIC, n=767, b_stride=(1, 3072)), TURNS)
     assert "cp.async.bulk.tensor.2d.global" not in binary.ptx and "st.global" in binary.ptx

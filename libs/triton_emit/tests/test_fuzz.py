@@ -13,7 +13,7 @@ from random_kernels import drawn, pointwise, reducing
 from loop_ir import verify
 from triton_emit import Schedule
 
-TILED = drawn(20)
+TILED = drawn(12)
 
 
 @TILED
