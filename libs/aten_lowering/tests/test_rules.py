@@ -11,8 +11,11 @@ import torch.nn.functional as F
 from functorch.compile import make_boxed_func
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from aten_lowering import decompositions
+from aten_lowering.rules import long_windows
 from loop_ir import Extern
 
 aten = torch.ops.aten
@@ -216,3 +219,20 @@ def test_convolutions_of_points_are_matmuls(dtype: torch.dtype, order: str, bias
         assert [_steps(g) for g in grads[0]] == [_steps(g) for g in grads[1]]
     assert not any("convolution" in t for t in seen)
     assert sum(t in ("aten.mm.default", "aten.addmm.default") for t in seen) == 3
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_long_windows_in_groups_are_matmuls(last: bool) -> None:
+    x, weight, bias = torch.randn(3, 6, 37), torch.randn(4, 3, 9), torch.randn(4)
+    want = torch.conv1d(x, weight, bias, padding=4, groups=2)
+    got = long_windows(x, weight, bias, 4, 2, last)
+    torch.testing.assert_close(got, want)
+    assert (got.stride(1) == 1) == last
+    with FakeTensorMode(), torch.device("cuda"):
+        x = torch.empty(2, 768, 149, dtype=torch.float16)
+        weight = torch.empty(768, 48, 128, dtype=torch.float16)
+        x = x.transpose(1, 2).contiguous().transpose(1, 2) if last else x
+        traced = make_fx(
+            lambda x, w: torch.conv1d(x, w, padding=64, groups=16), decompositions()
+        )(x, weight)  # fmt: skip
+    assert not traced.graph.find_nodes(op="call_function", target=aten.convolution.default)

@@ -101,8 +101,13 @@ def convolution(
     takes epilogues, and less time (4.8 us, 7.4 by the vendor's convolution on an H200):
 
     convolution(x, w, b, ...)   ->   addmm(b, x[:, :, 0, 0], w[:, :, 0, 0].t())[:, :, None, None]
-    """
+
+    So are `long_windows`."""
     how = stride, padding, dilation, transposed, output_padding, groups
+    if _has_long_windows(x, weight, *how):
+        with disable_proxy_modes_tracing():
+            made = aten.convolution.default(x, weight, bias, *how)
+        return long_windows(x, weight, bias, padding[0], groups, made.stride(1) == 1)
     if not _is_of_one_place(x, weight, *how):
         return NotImplemented
     with disable_proxy_modes_tracing():
@@ -110,6 +115,41 @@ def convolution(
     rows, columns = _row(x), _row(weight).t()
     result = torch.mm(rows, columns) if bias is None else torch.addmm(bias, rows, columns)
     return _maps(result, made)
+
+
+def _has_long_windows(x: Tensor, weight: Tensor, *how: Any) -> bool:
+    """Whether a line is convolved in groups with windows so long that the vendor, who has no kernel
+    of tensor cores for them, takes a hundred times as long as a matmul."""
+    stride, _, dilation, transposed, _, groups = how
+    plain = x.is_cuda and x.dim() == 3 and x.dtype == weight.dtype and not transposed
+    if not plain or x.dtype not in (torch.float16, torch.bfloat16):
+        return False
+    wide = groups > 1 and weight.shape[1] >= 32 and weight.shape[2] >= 64
+    return bool(wide) and stride[0] == dilation[0] == 1
+
+
+def long_windows(
+    x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, groups: int, last: bool
+) -> Tensor:
+    """A convolution of lines in groups as a batch of matmuls, of `n` neighbouring results at once:
+
+    y[n*a + r] = sum_k x[n*a + r + k] w[k] = sum_u x[n*a + u] w[u - r], w zero outside of the window
+
+    Windows of all results would be `n` times as much memory. last: channels are side by side."""
+    n, (batch, _, length), (made, inner, taps) = 8, x.shape, weight.shape
+    span, size = taps + n - 1, length + 2 * padding - taps + 1
+    steps = (size + n - 1) // n
+    more = n * (steps - 1) + span - length - padding
+    lines = aten.constant_pad_nd(x, [padding, more]).unfold(-1, span, n)
+    lines = lines.reshape(batch, groups, inner, steps, span).permute(1, 0, 3, 4, 2)
+    rows = lines.reshape(groups, batch * steps, span * inner)
+    windows = aten.constant_pad_nd(weight, [n - 1, n - 1]).unfold(-1, n, 1).flip(-1)
+    windows = windows.reshape(groups, made // groups, inner, span, n).permute(0, 3, 2, 4, 1)
+    columns = windows.reshape(groups, span * inner, n * made // groups)
+    out = torch.bmm(rows, columns).view(groups, batch, steps, n, made // groups)
+    out = out.permute(1, 2, 3, 0, 4).reshape(batch, steps * n, made)[:, :size]
+    out = out if bias is None else out + bias
+    return out.contiguous().transpose(1, 2) if last else out.transpose(1, 2).contiguous()
 
 
 @_rule(aten.convolution_backward.default)
