@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,3 +71,17 @@ def test_models_on_another_gpu() -> None:
     for n in (6, 1, 33):
         x = torch.randn(n, 64, device="cuda:1")
         torch.testing.assert_close(compiled(x), model(x), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+def test_two_gpus_share_a_batch(kind: str) -> None:
+    """Through NCCL, a process each."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    program = Path(__file__).parents[1] / "two_ranks.py"
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", str(program), port, kind, "cuda"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr

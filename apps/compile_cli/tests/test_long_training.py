@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as collectives
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -94,110 +96,16 @@ def test_losses_of_two_hundred_steps(kind: type[Transformer | Convnet]) -> None:
     )
 
 
-RANK = """
-import os, signal, sys, torch
-import torch.distributed as dist
-import torch.nn.functional as F
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-import torch._functorch.config
-import compile_cli
-from compile_cli import pipeline
-
-torch._functorch.config.enable_autograd_cache = False  # what is compiled is counted
-
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.up, self.norm = nn.Linear(8, 16), nn.LayerNorm(16)
-
-    def forward(self, x):
-        return F.gelu(self.norm(self.up(x)))
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.block, self.out = Block(), nn.Linear(16, 4)
-
-    def forward(self, x):
-        return self.out(self.block(x))
-
-
-def train(net, run, x, target):
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    for _ in range(2):
-        optimizer.zero_grad()
-        F.cross_entropy(run(x), target).backward()
-        optimizer.step()
-
-
-port, kind = sys.argv[1:]
-torch.set_num_threads(1)
-other = os.fork()  # imports are done once
-signal.alarm(120)
-rank = int(other == 0)
-os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-dist.init_process_group("gloo", rank=rank, world_size=2)
-graphs, compile_graph = [], pipeline.compile_graph
-
-
-def counted(gm, *args, **more):
-    graphs.append(compile_graph(gm, *args, **more))
-    return graphs[-1]
-
-
-pipeline.compile_graph = counted
-torch.manual_seed(0)
-net, alone = Net(), Net()
-alone.load_state_dict(net.state_dict())
-x, target = torch.randn(12, 8), torch.randint(4, (12,))
-own = slice(6 * rank, 6 * rank + 6)
-if kind == "ddp":
-    run = torch.compile(DistributedDataParallel(net), backend="compile_cli")
-else:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    mesh = init_device_mesh("cpu", (2,))
-    fully_shard(net.block, mesh=mesh)
-    run = torch.compile(fully_shard(net, mesh=mesh), backend="compile_cli")
-train(net, run, x[own], target[own])
-train(alone, alone, x, target)
-found = [p if kind == "ddp" else p.full_tensor() for p in net.parameters()]
-torch.testing.assert_close(found, list(alone.parameters()), rtol=1e-4, atol=1e-5)
-# FSDP's hooks part the block from the rest.
-assert len(graphs) == (2 if kind == "ddp" else 4), graphs
-if kind == "ddp":
-    args = x[own] + rank, torch.randn(8, 8)
-    got = torch.compile(exchange, backend="compile_cli", fullgraph=True)(*args)
-    torch.testing.assert_close(got, exchange(*args))
-dist.destroy_process_group()
-if other:
-    sys.exit(os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]))
-"""
-
-
-EXCHANGE = """
-import torch
-import torch.distributed as dist
-import torch.distributed._functional_collectives as collectives
-
-
-def exchange(x, w):
+def exchange(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
     group = dist.group.WORLD
     there = collectives.all_reduce(x.sin(), "sum", group)
     part = collectives.reduce_scatter_tensor(x * 2, "sum", 0, group)
     here = torch.relu(x @ w) + 1
     return there + here, collectives.all_gather_tensor(part + 1, 0, group) * here
-"""
 
 
 def test_what_a_graph_sends_is_sent_while_it_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one process: two compute the same (`test_two_processes_share_a_batch`)."""
-    import torch.distributed as dist
-
     graphs, compile_graph = [], pipeline.compile_graph
 
     def counted(*args: Any, **more: Any) -> Any:
@@ -205,13 +113,11 @@ def test_what_a_graph_sends_is_sent_while_it_computes(monkeypatch: pytest.Monkey
         return graphs[-1]
 
     monkeypatch.setattr(pipeline, "compile_graph", counted)
-    names: dict[str, Any] = {}
-    exec(EXCHANGE, names)
     dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
     try:
         args = torch.randn(6, 8), torch.randn(8, 8)
-        run = torch.compile(names["exchange"], backend="compile_cli", fullgraph=True)
-        torch.testing.assert_close(run(*args), names["exchange"](*args))
+        run = torch.compile(exchange, backend="compile_cli", fullgraph=True)
+        torch.testing.assert_close(run(*args), exchange(*args))
     finally:
         dist.destroy_process_group()
     called = [getattr(op, "target", "").split(".")[1:2] for op in graphs[-1].program.ops]
@@ -220,16 +126,15 @@ def test_what_a_graph_sends_is_sent_while_it_computes(monkeypatch: pytest.Monkey
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
-def test_two_processes_share_a_batch(tmp_path: Path, kind: str) -> None:
+def test_two_processes_share_a_batch(kind: str) -> None:
     """Each has a half, and the parameters are those of steps of the whole, also where each process
     holds a half of every parameter (FSDP2)."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    program = tmp_path / "rank.py"
-    program.write_text(EXCHANGE + RANK)
+    program = Path(__file__).parents[3] / "tests" / "two_ranks.py"
     ran = subprocess.run(
-        [sys.executable, "-W", "ignore", str(program), port, kind],
+        [sys.executable, "-W", "ignore", str(program), port, kind, "cpu"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr

@@ -219,6 +219,22 @@ def test_a_dropped_tensor_is_made_of_its_mask(again: bool, saved: list[Tensor]) 
     torch.testing.assert_close(got, scaled.cos() * slope)
 
 
+MASKED: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], list[str]]] = {
+    "relu": (lambda x, w: x.relu().sum(-1), ["bool"]),
+    "relu6 of 16 bits": (lambda x, w: F.relu6(x.bfloat16()).float().sum(-1), ["bool"]),
+    "relu before a product": (lambda x, w: x.relu() @ w, ["float32"]),
+}
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_where_a_gradient_needs_a_mask_alone(name: str, saved: list[Tensor]) -> None:
+    """It is a byte an element; none where the result is kept anyway. x is, too."""
+    torch.manual_seed(0)
+    f, want = MASKED[name]
+    check(lambda x, w: f(x @ w, w), rows(), torch.randn(N, N, requires_grad=True))
+    assert sorted(str(t.dtype)[6:] for t in saved if t.numel() == 8 * N) == [*want, "float32"]
+
+
 def test_a_row_of_a_transformer(saved: list[Tensor]) -> None:
     """The operands of its matmuls, what the activation and the norm read, and nothing else."""
     torch.manual_seed(0)
