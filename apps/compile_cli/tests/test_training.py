@@ -12,6 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from compile_cli import pipeline
+from compile_cli.result import CompiledGraph
+from loop_ir import Matmul
+from loop_ir.ir import writes
+
 
 @pytest.fixture(autouse=True)
 def fresh_dynamo(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -83,12 +88,21 @@ def test_a_gradient_of_a_gradient_is_refused() -> None:
         slope.sum().backward()
 
 
-def test_compiled_autograd() -> None:
-    """The whole of a backward pass is one graph more, which this backend compiles."""
+def test_compiled_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole of a backward pass is one graph more, which this backend compiles; where there are
+    gradients, products are added to them where these lie, by the products' own kernels."""
     torch.manual_seed(0)
     nets = [Net()]
     nets.append(copy.deepcopy(nets[0]))
     x, target = torch.randn(6, 8), torch.randint(4, (6,))
+    graphs: list[CompiledGraph] = []
+    compile_graph = pipeline.compile_graph
+
+    def counted(*args: Any, **more: Any) -> CompiledGraph:
+        graphs.append(compile_graph(*args, **more))
+        return graphs[-1]
+
+    monkeypatch.setattr(pipeline, "compile_graph", counted)
 
     def train(net: nn.Module) -> None:
         net(x, target).backward()
@@ -96,11 +110,17 @@ def test_compiled_autograd() -> None:
     counts = torch._dynamo.utils.counters["compiled_autograd"]
     before = counts["captures"]
     with torch._dynamo.config.patch(compiled_autograd=True):
-        torch.compile(train, backend="compile_cli")(nets[0])
-    assert counts["captures"] == before + 1
-    train(nets[1])
+        step = torch.compile(train, backend="compile_cli", options={"gemm": "template"})
+        for _ in range(2):
+            step(nets[0])
+    assert counts["captures"] == before + 2
+    for _ in range(2):
+        train(nets[1])
     for got, want in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
         torch.testing.assert_close(got.grad, want.grad, rtol=1e-4, atol=1e-5)
+    matmuls = [n for n in graphs[-1].fused.nodes if isinstance(n, Matmul)]
+    inputs = {i.name for i in graphs[-1].fused.inputs}
+    assert sum(not inputs.isdisjoint(writes(m)) for m in matmuls) == 2  # of the weights
 
 
 def test_several_graphs_after_a_break() -> None:

@@ -100,10 +100,14 @@ def _separate_epilogue(
     launch = _launcher(kernels, node.epilogue, hints)
     made = {b.name: random_tensor(b.type, hints) for b in node.epilogue.buffers if b.written}
     result = torch.as_strided(made[source.out], *layout_at(task.out_type, hints))
+    began = set(made).intersection(map(str, source.args))
 
     def finish(out: Tensor, inputs: gemm_templates.Inputs) -> Tensor:
-        given = zip((str(a) for a in source.args), inputs.operands, strict=True)
-        launch({node.out: out, **made, **dict(given)})
+        given = dict(zip((str(a) for a in source.args), inputs.operands, strict=True))
+        for name in began:  # what the epilogue updates is its own; later calls update it further
+            made[name].copy_(given[name])
+        began.clear()
+        launch({node.out: out, **given, **made})
         return result
 
     return finish
