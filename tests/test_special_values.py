@@ -64,7 +64,7 @@ def test_numbers_reach_kernels_unrounded(options: dict[str, Any]) -> None:
             torch.constant_pad_nd(wide, (1, 1), 7.3), x.long() + (2**53 + 1),
             torch.where(x != 0, 2**40 + 1, x.long()), x == 1e-40, small == 7.3,
             torch.where(x > 0, 100, x.to(torch.int8)) + 100 > 0, x.bfloat16() == 7.3,
-            (x.half() * 4096).floor().int(),
+            (x.half() * 4096).floor().int(), x.clamp(min=math.nan), x.clamp(math.nan, 1),
         ]  # fmt: skip
 
     x = torch.tensor([7.3, 0.0, -1.0, 1e-40, 7.300000190734863, 7.3125, -float("inf")])

@@ -339,6 +339,11 @@ class KernelBuilder:
             isinstance(s, Const) and s.out == value.name and s.value == s.value for s in self._body
         )
 
+    def is_nan(self, value: Value) -> bool:
+        """Whether `value` is the constant NaN."""
+        consts = (s for s in self._body if isinstance(s, Const) and s.out == value.name)
+        return any(s.value != s.value for s in consts)
+
     def index(self, e: sympy.Expr, dtype: DType = DType.i64) -> Value:
         """An integer expression of axes and sizes as a value."""
         if e.is_Integer:

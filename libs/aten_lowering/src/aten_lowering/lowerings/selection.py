@@ -40,7 +40,14 @@ def masked_fill(call: Call, input: Operand, mask: Operand, value: Operand | Numb
     call.store(k, m.choose(fill, x))
 
 
-@elementwise(table, aten.clamp.default, aten.clamp.Tensor)
+@elementwise(table, aten.clamp.default)
+def clamp_by_numbers(x: Value, low: Value | None, high: Value | None) -> Value:
+    """As `clamp`, but a NaN that is the only bound bounds nothing, as in eager."""
+    only = [b for b in (low, high) if b is not None]
+    return x if len(only) == 1 and x.k.is_nan(only[0]) else clamp(x, low, high)
+
+
+@elementwise(table, aten.clamp.Tensor)
 def clamp(x: Value, low: Value | None, high: Value | None) -> Value:
     """`min(max(x, low), high)`; NaN if any is."""
     require(x.dtype is not DType.bool_, "clamp of bool")
