@@ -104,6 +104,8 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "complex sums": (lambda z: (z + 1 - z.conj(), z[:, :3].t().sum(0), z.conj()[0].sum()), (Z,)),
     "conjugates": (lambda z: (z.conj().clone(), z.t().conj_physical(), -z.conj(), z.conj().imag),
                    (Z,)),
+    "complex and bools": (lambda z: (torch.cat([z, z.real > 0]), torch.stack([z.imag > 1, z])),
+                          (Z,)),
     "complex parts": (lambda z: aten.slice_scatter(z.new_zeros(2, 6), z, 1, 1, 5), (Z,)),
     "magnitudes": (lambda z: (z.abs(), z.t().angle(), z[0].sgn(), z.abs() * z), (Z,)),
     "complex of reals": (lambda x: (torch.polar(x, x.cos()).t(), torch.complex(x, x.exp()),

@@ -191,13 +191,11 @@ def blur_gradient(rng: random.Random, call: Call, argument: Tensor, gradient: Te
         return gradient
     if call.name == "hardsigmoid" and gradient.dtype == torch.float64:  # by a sixth of f32
         return gradient * (1 + 2.0**-25)
-    if call.name in (
-        "elu",
-        "celu",
-        "selu",
-        "hardswish",
-    ):  # of NaN vectors are NaN, last elements numbers
-        given = call.gradients.get(0)
+    given = call.gradients.get(0)
+    if call.name == "hardtanh" and given is not None and rng.random() < 0.5:
+        # of NaN vectors are 0, last elements the gradient
+        return torch.where(argument.detach().isnan(), given.to(gradient.dtype), gradient)
+    if call.name in ("elu", "celu", "selu", "hardswish"):  # of NaN vectors are NaN, others numbers
         number = torch.zeros_like(gradient) if given is None else given.to(gradient.dtype)
         number = number * (_SELU if call.name == "selu" else 1.0)
         swapped = torch.where(gradient.isnan(), number, math.nan)

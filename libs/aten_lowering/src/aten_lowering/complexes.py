@@ -297,24 +297,29 @@ def _by_parts(*ops: OpOverload) -> None:
     imaginary parts; a real number or tensor beside complex ones has no imaginary part."""
 
     def rule(op: OpOverload) -> Callable[..., Any]:
-        values = {i for i, a in enumerate(op._schema.arguments) if a.name in _VALUES}
+        names = [a.name for a in op._schema.arguments]
+        values = {i for i, name in enumerate(names) if name in _VALUES}
 
         def apply(*args: Any, **named: Any) -> Any:
             tensors = [x for x in pytree.tree_leaves((args, named)) if isinstance(x, Tensor)]
             kinds = {x.dtype for x in tensors if x.is_floating_point() or x.is_complex()}
             plain = all(x.is_contiguous() for x in tensors if x.is_complex())
+            moved = [x for x, name in zip(args, names, strict=False) if name not in _REAL]
+            real = {id(x) for x in pytree.tree_leaves(moved)}
             if len(kinds) != 1 or not kinds <= _PARTS.keys() or not plain or named.get("dtype"):
                 return NotImplemented
-            (kind,) = kinds
+            kind = _PARTS[kinds.pop()]
 
             def part(x: Any, which: int) -> Any:
-                if isinstance(x, Tensor):
-                    return pair(x, _PARTS[kind])[which] if x.is_complex() else x
+                if isinstance(x, Tensor) and x.is_complex():
+                    return pair(x, kind)[which]
+                if isinstance(x, Tensor) and id(x) in real:
+                    return x.new_zeros(x.shape, dtype=kind) if which else x.to(kind)
                 return x
 
             def parts(which: int) -> Any:
                 given = [
-                    pair(x, _PARTS[kind])[which] if i in values and x is not None else x
+                    pair(x, kind)[which] if i in values and x is not None else x
                     for i, x in enumerate(args)
                 ]
                 return op(*pytree.tree_map(lambda x: part(x, which), given), **named)
@@ -328,6 +333,7 @@ def _by_parts(*ops: OpOverload) -> None:
 
 
 _VALUES = ("value", "fill_value")
+_REAL = (*_VALUES, "index", "indices")  # what may be real beside complex numbers
 _by_parts(
     aten.flip.default, aten.index_select.default, aten.gather.default, aten.cat.default,
     aten.repeat.default, aten.tril.default, aten.triu.default, aten.constant_pad_nd.default,
