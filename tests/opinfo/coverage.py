@@ -103,7 +103,7 @@ def trace(case: Case, grad: bool) -> tuple[dict[str, str], dict[str, str]]:
             for node in report.graph.nodes:
                 if not isinstance(node, Extern) or node.target.startswith(UNFILLED):
                     continue
-                if any(out is not None and out[0].startswith("seeds") for out in node.outs):
+                if any(out is not None and out[0].startswith("seed") for out in node.outs):
                     continue  # the state of torch's generator
                 if node.outs and all(out is None or 0 in out[1].size for out in node.outs):
                     continue

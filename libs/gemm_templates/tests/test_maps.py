@@ -46,9 +46,7 @@ def compiled(template: str, maps: bool) -> Any:
 
 
 # Its roles, scales and sums are all that a template has; the others are like it.
-FEW = [
-    t if t == "gluon_scaled" else pytest.param(t, marks=pytest.mark.slow) for t in CASES
-]
+FEW = [t if t == "gluon_scaled" else pytest.param(t, marks=pytest.mark.slow) for t in CASES]
 
 
 @pytest.mark.parametrize("template", FEW)

@@ -4,6 +4,7 @@ The distributions are eager's, the numbers are not. An element has the same ones
 computed, and whatever the strides of the result are."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import sympy
@@ -250,7 +251,7 @@ def bernoulli_p(call: Call, input: Operand, p: float, generator: Any) -> None:
 
 
 @table.lowers(DRAWN)
-def drawn(call: Call, p: float, **shown: Any) -> None:
+def drawn(call: Call, seed: Operand, order: Sequence[int], p: float, **shown: Any) -> None:
     """True with the probability p, as a given seed decides."""
     source = _Source(call)
     source.store(source.chance(p))
