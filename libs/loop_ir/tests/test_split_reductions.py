@@ -426,6 +426,33 @@ def test_short_pieces_of_rows_become_columns():
     assert choose_cut(small, {}) is None
 
 
+@pytest.mark.parametrize(("images", "points"), [(64, 784), (4, 12544), (2, 65536)])
+def test_chunks_keep_lines_along_the_reduction_whole(images, points):
+    """A tensor that lies along the reduction, times one that lies along its columns."""
+    size = images * points * 768
+    cut = choose_cut(
+        parse_kernel(f"""
+kernel k(
+    x: bf16[{size}] cuda:0,
+    g: bf16[{size}] cuda:0,
+    out y: f32[768] cuda:0,
+):
+  parallel i0 < 768:
+    over r0 < {images}, r1 < {points}:
+      v0 = load x[r0*{points * 768} + i0*{points} + r1] : bf16
+      v1 = load g[r0*{points * 768} + r1*768 + i0] : bf16
+      v2 = mul(v0, v1) : bf16
+      v3 = cast(v2) : f32
+      v4 = reduce sum(v3) : f32
+    once:
+      store y[i0] = v4
+"""),
+        {},
+    )
+    assert cut is not None and cut.exact and cut.count * max(8, images) >= 64
+    assert cut.axis.symbol.name == "r0" if images == 64 else cut.length >= 64
+
+
 def test_windows_that_lie_side_by_side_stay_whole():
     """8 x 8 of them in a program read whole lines: no partial results."""
     assert choose_cut(groups(65536, 64), {}) is None

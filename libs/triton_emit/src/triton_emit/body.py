@@ -117,6 +117,8 @@ class Writer:
         self.lines = self.top
         self.stored: set[str] = set()
         self._axis_tile: dict[sympy.Symbol, str] = {}
+        # of the load that is being written, what `line_of` says
+        self.line = "", ""
 
     def add_tile(self, tile: Tile) -> None:
         """From here on, indices over the axes of `tile` are written with its variables."""
@@ -290,6 +292,7 @@ class Writer:
         if mask_value is not None and not mask_value.axes <= axes:
             index = self.spread(index, axes, axes | mask_value.axes)
             axes |= mask_value.axes
+        self.line = self.line_of(stmt, axes)
         text = self.load_text(stmt, index, self.mask(axes, mask_value))
         if stmt.buffer in self.stored:
             # another thread of this program may have written what is read here
@@ -322,7 +325,10 @@ class Writer:
 
     def load_text(self, stmt: Load, index: str, mask: str) -> str:
         """The call that loads `stmt`."""
+        block, subscript = self.line
         turned = "tl.trans({})".format if self.turns(stmt) else str
+        if block:
+            turned = f"tl.reshape({{}}, {block})".format
         text = f"tl.load({turned(_at(self.params.buffers[stmt.buffer], index))}"
         if mask:
             text += f", {turned(mask)}"
@@ -330,7 +336,13 @@ class Writer:
             text += f", other={in_memory(literal(stmt.other, stmt.dtype))}"
         elif self.inside.keys() & stmt.index.free_symbols:
             text += ', other=float("nan")' if stmt.dtype in _WITH_NAN else ", other=0"
-        return turned(text + self.eviction(stmt) + ")")
+        text += self.eviction(stmt) + ")"
+        return text + subscript if block else turned(text)
+
+    def line_of(self, stmt: Load, axes: frozenset[str]) -> tuple[str, str]:
+        """The block of the one dimension of a tile that is loaded as a line, and the subscript that
+        makes it one of the tile again; empty where it is loaded as it is."""
+        return "", ""
 
     def turns(self, stmt: Load | Store) -> bool:
         """Whether an access is of the tile with its dimensions exchanged."""

@@ -27,6 +27,8 @@ class KernelWriter(Writer):
         self.spaces = inner_spaces(kernel)
         # The inner space of the phase that is being written; -1 outside of all.
         self.space = -1
+        # the first letter of the dimension of a tile along which a thread has no neighbours
+        self.across = ""
 
     def emit(self) -> TritonKernel:
         """The kernel's source and launch."""
@@ -193,6 +195,16 @@ class KernelWriter(Writer):
         form = linear(stmt.index, (last,))
         beside = form is not None and form.coefficient(last) == 1
         return neighbours(stmt.index, tile.axes) if beside else 0
+
+    def line_of(self, stmt: Load, axes: frozenset[str]) -> tuple[str, str]:
+        """What each row of a tile has one of (a mean, a sum) is loaded as a line: as a tile one
+        element wide, Triton would load it for each neighbour that a thread has of the row, eight
+        times of a row of 16 bits."""
+        over = [keys for keys in self.dimensions if any(a[0] == keys for a in axes)]
+        tiled = [key for key in self.shapes if key in axes]
+        if len(self.dimensions) != 2 or len(over) != 1 or over != [self.across] or len(tiled) != 1:
+            return "", ""
+        return self.shapes[tiled[0]], "[:, None]" if over[0] == self.dimensions[0] else "[None, :]"
 
     def whole_mask(self, stmt: Load | Store) -> bool:
         """An access happens everywhere in a tile, or where a tile says, which can be turned."""

@@ -65,6 +65,8 @@ class RowWriter(KernelWriter):
         self.carries: dict[Scan, str] = {}
         self.before: list[str] = []
         self.dimensions = ("r",) if self.by_row else ("x", "r")
+        if self.steps == self.turned == 1:
+            self.across = "r" if reduces_columns(kernel) else "x"
 
     @property
     def chunk(self) -> int:
