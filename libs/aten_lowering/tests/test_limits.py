@@ -98,7 +98,7 @@ def test_copy_into_an_input_of_another_device() -> None:
 
 
 def test_float8_is_converted_and_not_computed_on() -> None:
-    gm = cuda_graph(lambda a: a.to(torch.float8_e4m3fn).to(torch.float32), (3,))
+    gm = cuda_graph(lambda a: a.to(torch.float8_e4m3fn).t().contiguous().to(torch.float32), (3, 4))
     assert not lower_with_report(gm).fallbacks
     gm = cuda_graph(lambda a: torch.cat([a.to(torch.float8_e4m3fn)] * 2), (3,))
     (fallback,) = lower_with_report(gm).fallbacks

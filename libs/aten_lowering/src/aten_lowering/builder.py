@@ -208,7 +208,7 @@ class KernelBuilder:
 
     size: the logical iteration space of the parallel axes. `coords` has one coordinate a
     dimension; dimensions of extent one get the coordinate 0 and no axis.
-    casts_f8: 8-bit floats are loaded and stored, for nothing but conversion."""
+    casts_f8: 8-bit floats are loaded and stored, to be moved or converted and nothing else."""
 
     def __init__(
         self, name: str, size: Sequence[sympy.Expr], origin: Origin, casts_f8: bool = False

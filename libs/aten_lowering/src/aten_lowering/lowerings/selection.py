@@ -89,9 +89,13 @@ for _packet, _bounds in (aten.clamp_min, at_least), (aten.clamp_max, at_most):
 
 def copy(call: Call, source: Operand) -> None:
     """`out = source`, broadcast to `out` and converted to its type."""
-    out, k = call.out, call.kernel()
+    out = call.out
+    f8 = bool({source.dtype, out.dtype} & F8)
+    require(not f8 or source.dtype.is_float, "8-bit floats of integers")
+    require(not f8 or _converts_f8(out.fake.device), "a GPU without 8-bit floats")
+    k = KernelBuilder(call.node.name, out.size, call.origin, casts_f8=True)
     value = k.load_broadcast(source, out.size, k.coords)
-    call.store(k, value.to(out.dtype, asked=not call.decomposed))
+    call.store(k, value if f8 else value.to(out.dtype, asked=not call.decomposed))
 
 
 @table.lowers(
@@ -114,14 +118,7 @@ def to_copy(
     here."""
     plain_memory(layout, pin_memory)
     require(input.type.device == call.out.operand.type.device, "a copy between devices")
-    f8 = {input.dtype, call.out.dtype} & F8
-    if not f8:
-        copy(call, input)
-        return
-    require(input.dtype.is_float, "8-bit floats of integers")
-    require(_converts_f8(call.out.fake.device), "a GPU without 8-bit floats")
-    k = KernelBuilder(call.node.name, call.out.size, call.origin, casts_f8=True)
-    call.store(k, k.load_broadcast(input, call.out.size, k.coords))
+    copy(call, input)
 
 
 def _converts_f8(device: torch.device) -> bool:
