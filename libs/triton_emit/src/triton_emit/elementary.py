@@ -195,6 +195,11 @@ def quotient_of_count_f32(a, b):
     q = n * r
     return tl.where(tl.abs(q) < float("inf"), tl.fma(tl.fma(q, d, n), r, q), q)
 
+# a / b to 2 ulp, where b is one number for many of a, each of which tl's would scale and select
+def near_quotient_f32(a, b):
+    scale = tl.where(tl.abs(b) < 7.888609052210118e-31, 4294967296.0, 1.0)
+    return a * scale * (1.0 / (b * scale))
+
 # the reciprocal by a step of Newton's: tl.div_rn would branch for each element
 def sigmoid_f32(x):
     y = 1.0 + exp_f32(-x)

@@ -99,6 +99,8 @@ _FUNCTIONS = {op: (f32, f64) for op, f32, f64 in map(str.split, _TABLE.strip().s
 
 # computed in f64 and rounded once for the narrower types: rare, and simple to get right
 _WIDE = frozenset(("pow", "fmod", "mod", "floordiv"))
+# quotients by one number for many, of which less is asked or more is known than of others
+_SHARED_QUOTIENTS = {"bounded_div": "quotient_bounded_f32", "near_div": "near_quotient_f32"}
 
 
 class ScalarOps:
@@ -382,15 +384,13 @@ class ScalarOps:
         a, b = args
         if b.literal is not None and _is_power_of_two(float(b.literal)):
             return self._infix("*", MUL, [a, literal(1.0 / b.literal, dtype)], dtype)
-        if (
-            dtype is DType.f64 or op == "near_div"
-        ):  # on f32: 2 ulp, and the reciprocal is shared in a row
-            return self._infix("/", MUL, args, dtype)
         axes = a.axes | b.axes
         shared = b.axes <= self.rows or (self.columns and b.axes < axes)
-        if shared and not axes <= self.rows:  # its reciprocal, once
-            helper = "quotient_bounded_f32" if op == "bounded_div" else "quotient_f32"
+        if shared and not axes <= self.rows and dtype is not DType.f64:  # its reciprocal, once
+            helper = _SHARED_QUOTIENTS.get(op, "quotient_f32")
             return self.call(helper, [typed(v).text for v in args], dtype, axes)
+        if dtype is DType.f64 or op == "near_div":  # on f32: 2 ulp
+            return self._infix("/", MUL, args, dtype)
         if op == "count_div":
             return self.call("quotient_of_count_f32", self._all_in_call(args), dtype, axes)
         return self.call("tl.div_rn", self._all_in_call(args), dtype, axes)
