@@ -324,7 +324,7 @@ kernel k(
       store z[i0*64 + r0] = d
 """
     source = tools.check(parse_kernel(text)).source
-    assert "exp_f32(" in source and "near_quotient_f32(e, row_sum)" in source and "sigmoid_near(" in source
+    assert all(f in source for f in ("exp_f32(", "near_quotient_f32(e, row_sum)", "sigmoid_near("))
     kept = text.replace("out z: bf16", "out z: f32").replace("d = cast(h) : bf16\n", "")
     source = tools.check(parse_kernel(kept.replace("] = d", "] = h"))).source
     assert "sigmoid_f32(" in source and "e / row_sum" in source
