@@ -85,19 +85,24 @@ def picks_rows(kernel: Kernel) -> bool:
     return bool(places) and all(found.isdisjoint(operands(s)) for s in places)
 
 
-def divides_rows(kernel: Kernel) -> bool:
-    """A flat kernel divides numbers of f32 by one that is the same all along its last axis, and
-    differs along the others. A program of one row takes its reciprocal once."""
+def divides_lines(kernel: Kernel) -> set[str]:
+    """Along what a flat kernel divides numbers of f32 by one that is the same: "rows", all along
+    its last axis, or "columns", along all others. A program of a row, or of several pieces of rows
+    below each other, takes its reciprocal once."""
     found = _varying(kernel)
     others = (varying(statements(kernel), a.symbol) for a in kernel.axes[:-1])
-    rows = set[Name]().union(*others) - found
-    return any(
-        isinstance(s, Compute)
-        and (s.op, s.dtype) == ("div", DType.f32)
-        and s.args[0] in found
-        and s.args[1] in rows
+    beyond = set[Name]().union(*others)
+    pairs = [
+        s.args
         for s in statements(kernel)
-    )
+        if found and isinstance(s, Compute) and (s.op, s.dtype) == ("div", DType.f32)
+    ]
+    lines = {"rows": (found, beyond), "columns": (beyond, found)}
+    return {
+        name
+        for name, (over, along) in lines.items()
+        if any(a in over and b in along - over for a, b in pairs)
+    }
 
 
 def _varying(kernel: Kernel) -> set[Name]:

@@ -213,13 +213,18 @@ def _part_of_own(kernel: Kernel, cached: int) -> Axis | None:
 
 def _fewest(kernel: Kernel, moved: int) -> int:
     """Columns that a program takes at least. What is stored of each element is read for it again,
-    from memory if that is much."""
+    from memory if that is much; pieces of half a line are moved well enough if it is not (columns
+    of 12000 x 5376 of bf16 that are stored in 8 bits, 16 at a time, on an H100: 176 us, where
+    Inductor's two kernels take 126)."""
     inner = [s for p in kernel.phases if p.axes for s in p.body]
-    applies = any(isinstance(s, Store) for s in inner)
-    if scans(kernel) or (applies and moved < 4 * _CACHED):
+    types = {b.name: b.type.dtype for b in kernel.buffers}
+    stored = [types[s.buffer].itemsize for s in inner if isinstance(s, Store)]
+    loaded = [s.dtype.itemsize for s in inner if isinstance(s, Load)]
+    if scans(kernel):
         return _FEWEST_COLUMNS
-    sizes = [s.dtype.itemsize for s in inner if isinstance(s, Load)]
-    line = _LINE // max(sizes, default=_LINE)
+    if stored and moved < 4 * _CACHED:
+        return max(_FEWEST_COLUMNS, _LINE // 2 // min(stored + loaded))
+    line = _LINE // max(loaded, default=_LINE)
     return max(_FEWEST_COLUMNS, min(line, columns_at_once(kernel)))
 
 

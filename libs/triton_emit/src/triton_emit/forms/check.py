@@ -7,7 +7,7 @@ from loop_ir import (
     across,
     can_hold_together,
     can_split_scans,
-    divides_rows,
+    divides_lines,
     picks_rows,
     row_of_pieces,
 )
@@ -54,8 +54,8 @@ def check(kernel: Kernel, schedule: Schedule) -> None:
     require(not s.lookback or sharing, "lookback", s.lookback, expected)
     expected = "1, or programs that each hold a piece of a row, of a persistent kernel"
     require(s.share == 1 or _shares(kernel, s), "share", s.share, expected)
-    rows = picks_rows(kernel), divides_rows(kernel), reads_rows(kernel)
-    planar = any((across(kernel), *rows, bends(kernel), slides(kernel)))
+    lines = picks_rows(kernel), divides_lines(kernel), reads_rows(kernel)
+    planar = any((across(kernel), *lines, bends(kernel), slides(kernel)))
     expected = "flat: the kernel does not transpose"
     require(s.kind != "tiled" or planar, "kind", s.kind, expected)
     held = s.kind == "persistent"

@@ -26,7 +26,7 @@ class PlaneWriter(KernelWriter):
         x, y = ("0", "pid") if columns == "1" else (f"pid % ({columns})", f"pid // ({columns})")
         alone = self.schedule.yblock == 1
         self.dimensions = ("x",) if alone else ("x", "y")
-        self.across = "y"
+        self.across, self.ops.columns = "y", not alone
         self._define("x", "i", (last,), x)
         if alone:
             self.add_tile(Tile("y", "yindex", "j", rows, self.write_sizes))

@@ -1,13 +1,13 @@
 """Kernels without inner axes: blocks of points, pairs of them, and tiles of two dimensions."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
 import sympy
 
-from loop_ir import Compute, Const, DType, Kernel, Store, across, beside, divides_rows, picks_rows
+from loop_ir import Compute, Const, DType, Kernel, Store, across, beside, divides_lines, picks_rows
 from loop_ir.ir import ITERATED, at_hints, statements
 from triton_emit.idioms import cheaper
 from triton_emit.pairs import paired
@@ -28,6 +28,8 @@ from triton_emit.vectors import (
 # Statements for each of two neighbours: more of them leave no registers. Rows of pairs share most.
 _MOST_PAIRED = 48
 
+# Pieces of rows that share the reciprocals of their columns.
+_BELOW = 4
 # Functions of many steps, of which a thread has one.
 _LONG_STEPS = frozenset(("zeta", "gamma_series", "gamma_fraction"))
 
@@ -44,8 +46,14 @@ def of_points(
             return _tiled(kernel, columns, neighbours, rows, bits)
     elif picks_rows(kernel) and columns >= ROW:
         return replace(_picking(columns, bits), vector=int(combines_ones(kernel)))
-    if columns >= LONG and (divides_rows(cheaper(kernel)) or reads_rows(kernel)):
+    divided = divides_lines(cheaper(kernel))
+    if columns >= LONG and ("rows" in divided or reads_rows(kernel)):
         return replace(_picking(columns, bits), vector=vector(kernel))
+    if "columns" in divided and (x := _snug(columns, (1024, 512, 256))):
+        if rows >= 2 * MULTIPROCESSORS * _BELOW * x:
+            sizes = [b.type.dtype.itemsize for b in kernel.buffers if len(b.type.size) > 1]
+            taken = vector(kernel) or 16 // max(4, *sizes)  # as many as of the reciprocals
+            return Schedule("tiled", x, 1, x // ROW, 1, bits, _BELOW, vector=taken)
     if (pairs := _pairs(kernel, rows, bits)) is not None:
         return pairs
     if bends(kernel) or slides(kernel):
@@ -157,16 +165,17 @@ def _plane(kernel: Kernel, columns: int, points: int, bits: Literal[32, 64]) -> 
     of a warp read then lies in one line. None where a tile would be a fifth empty, or where there
     are too few tiles."""
     windows, pairs = reads_windows(kernel), bends(kernel)
-    widths = (256, 128, 64) if pairs else (256, 128, 64, 32, 16, 8)
-    snug = [x for x in widths if 5 * columns >= 4 * (-(-columns // x) * x)]
-    if not snug:
-        return None
-    x = snug[0]
-    y = 128 * (16 if pairs and not windows else 8) // x
-    if points < 2 * MULTIPROCESSORS * x * y:
+    x = _snug(columns, (256, 128, 64) if pairs else (256, 128, 64, 32, 16, 8))
+    y = 128 * (16 if pairs and not windows else 8) // x if x else 0
+    if not x or points < 2 * MULTIPROCESSORS * x * y:
         return None
     taken = 2 if pairs else int(not aligned(kernel))
     return Schedule("tiled", x, num_warps=4, index_bits=bits, yblock=y, vector=taken)
+
+
+def _snug(columns: int, widths: Sequence[int]) -> int:
+    """The first of these of which no tile along a row would be a fifth empty, or 0."""
+    return next((x for x in widths if 5 * columns >= 4 * (-(-columns // x) * x)), 0)
 
 
 def _picking(columns: int, bits: Literal[32, 64]) -> Schedule:
