@@ -49,11 +49,11 @@ def of_points(
     divided = divides_lines(cheaper(kernel))
     if columns >= LONG and ("rows" in divided or reads_rows(kernel)):
         return replace(_picking(columns, bits), vector=vector(kernel))
-    if "columns" in divided and (x := _snug(columns, (1024, 512, 256))):
-        if rows >= 2 * MULTIPROCESSORS * _BELOW * x:
-            sizes = [b.type.dtype.itemsize for b in kernel.buffers if len(b.type.size) > 1]
-            taken = vector(kernel) or 16 // max(4, *sizes)  # as many as of the reciprocals
-            return Schedule("tiled", x, 1, x // ROW, 1, bits, _BELOW, vector=taken)
+    x = _snug(columns, (1024, 512, 256)) if "columns" in divided else 0
+    if x and rows >= 2 * MULTIPROCESSORS * _BELOW * x:
+        sizes = [b.type.dtype.itemsize for b in kernel.buffers if len(b.type.size) > 1]
+        taken = vector(kernel) or 16 // max(4, *sizes)  # as many as of the reciprocals
+        return Schedule("tiled", x, 1, x // ROW, 1, bits, _BELOW, vector=taken)
     if (pairs := _pairs(kernel, rows, bits)) is not None:
         return pairs
     if bends(kernel) or slides(kernel):
