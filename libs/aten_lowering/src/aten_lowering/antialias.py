@@ -14,6 +14,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from aten_lowering.layouts import suggested
+from aten_lowering.lowerings.windows import MOST
 
 aten = torch.ops.aten
 
@@ -109,7 +110,31 @@ def _backward(
     return suggested(wide.to(gradient.dtype), gradient)
 
 
+def _one_by_one(
+    gradient: Tensor, out: Sequence[Any], size: Sequence[Any], aligned: bool, *factors: Any
+) -> Any:
+    """The gradient of linear upsampling, the last dimension first, where one kernel would walk over
+    all points that may have read a place (37 x 37 to 100 x 100: 36 of them, not 12)."""
+    sides = list(zip(size[2:], out, strict=True))
+    known = all(isinstance(n, int) for side in sides for n in side)
+    if not known or 0 in gradient.shape or not gradient.is_contiguous():
+        return NotImplemented
+    if math.prod(math.ceil(2 * m / n) for n, m in sides) <= MOST:
+        return NotImplemented
+    wide = gradient if gradient.dtype is torch.float64 else gradient.float()
+    factors = (*factors, *[None] * len(sides))
+    for d in reversed(range(2, gradient.dim())):
+        (n, m), behind = sides[d - 2], math.prod(wide.shape[d + 1 :])
+        lines = wide.view(-1, m, behind).movedim(1, 2)
+        own = [*lines.shape[:2], n]
+        lines = aten.upsample_linear1d_backward(lines, [m], own, aligned, factors[d - 2])
+        wide = lines.movedim(2, 1).reshape(*wide.shape[:d], n, *wide.shape[d + 1 :]).contiguous()
+    return wide.to(gradient.dtype)
+
+
 ANTIALIAS: dict[OpOverload, Callable[..., Any]] = {
     aten._upsample_bilinear2d_aa.default: _forward,
     aten._upsample_bilinear2d_aa_backward.default: _backward,
+    aten.upsample_bilinear2d_backward.default: _one_by_one,
+    aten.upsample_trilinear3d_backward.default: _one_by_one,
 }
