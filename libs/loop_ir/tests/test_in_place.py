@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from loop_ir import parse_kernel
+from loop_ir import parse_graph, parse_kernel, verify
+from loop_ir.ir.analysis import reads
 from loop_ir.ir.in_place import can_share, hazard
+from loop_ir.passes.read_written import ReadWritten
 from loop_ir.splitting.split_reductions import choose_cut
 
 HEAD = """\
@@ -120,3 +122,46 @@ kernel k(
     assert can_share(summed) and choose_cut(summed, {}) is not None
     spread = parse_kernel(inside.replace("v2 = reduce sum", "v2, v3 = reduce welford"))
     assert not can_share(spread) and choose_cut(spread, {}) is None
+
+
+TWICE = """\
+graph g(
+    x: f32[8, 8] cuda:0,
+    z: f32[8, 8] cuda:0,
+):
+  kernel k(
+      z: f32[8, 8] cuda:0,
+      out x: f32[8, 8] cuda:0,
+      out y: f32[8, 8] cuda:0,
+  ):
+    parallel i0 < 64:
+      once:
+        v0 = load x[i0] : f32
+        v1 = load z[i0] : f32
+        v2 = add(v0, v1) : f32
+        store x[i0] = v2
+        store y[i0] = v2
+  kernel m(
+      y: f32[8, 8] cuda:0,
+      out z: f32[8, 8] cuda:0,
+      out w: f32[8] cuda:0,
+  ):
+    parallel i0 < 8:
+      over r0 < 8:
+        v0 = load y[i0*8 + r0] : f32
+        v1 = reduce sum(v0) : f32
+        store z[i0*8 + r0] = v0
+      once:
+        store w[i0] = v1
+  return (w: f32[8] cuda:0)
+"""
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_what_an_input_has_too_is_read_there(changed: bool) -> None:
+    """Unless the reader changes the input."""
+    text = TWICE.replace("out z", "out x").replace("store z", "store x") if changed else TWICE
+    graph = parse_graph(text)
+    _, reader = ReadWritten().run(graph).nodes
+    assert reads(reader) == (("y",) if changed else ("x",))
+    assert verify(ReadWritten().run(graph)) is None

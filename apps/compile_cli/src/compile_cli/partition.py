@@ -42,7 +42,7 @@ _FEW = 4
 # bf16: 1149 us, where masks are stored and read 1398; in f32, 2334 and 2396).
 _AGAIN = """
 _log_softmax _softmax _unsafe_index amin constant_pad_nd flip index_select prod repeat roll scatter
-select_scatter slice_scatter tril
+select_scatter slice_scatter tril ones_like new_ones new_full
 reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
 replication_pad3d upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d
 _upsample_nearest_exact2d _upsample_nearest_exact3d

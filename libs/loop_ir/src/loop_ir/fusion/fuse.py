@@ -21,6 +21,7 @@ from loop_ir.passes.dead_code import DeadCode
 from loop_ir.passes.drop_round_casts import DropRoundCasts
 from loop_ir.passes.merge_axes import MergeAxes
 from loop_ir.passes.order_axes import OrderAxes
+from loop_ir.passes.read_written import ReadWritten
 from loop_ir.passes.simplify_indices import SimplifyIndices
 from loop_ir.passes.sum_one_hot import SumOneHot
 from loop_ir.passes.unroll_short_axes import UnrollShortAxes
@@ -86,6 +87,7 @@ def fuse_with_report(
         SimplifyIndices(),
         Cse(),
         SumOneHot(),
+        ReadWritten(),
         DeadCode(),
         StoreParts(),
         CutAxes(),
