@@ -15,9 +15,11 @@ from loop_ir.ir.names import free_names, map_expressions, statements, symbol_nam
 from loop_ir.ir.nodes import Axis, Buffer, Kernel, Load, Phase, Reduce, Stmt, Store
 from loop_ir.ir.points import place_in
 from loop_ir.ir.renaming import fresh_name, fresh_symbols, new_buffer, renumber, used_buffers
+from loop_ir.ir.rewrite import ranges_of, substitute_axes
 from loop_ir.ir.strides import reduces_columns
 from loop_ir.passes.dead_code import drop_dead_statements
 from loop_ir.passes.merge_axes import merge
+from symexpr import FloorDiv, Mod
 from tensor_ir import DType, TensorType
 
 
@@ -77,8 +79,9 @@ def join(
     fused = combine(*pair, hints, dead)
     if isinstance(fused, Mismatch):
         return fused
-    if len(fused.axes) != 1 or not inner_axes(fused):
-        return Mismatch(f"{rows.name} has no rows along one axis")
+    if not fused.axes or not inner_axes(fused):
+        return Mismatch(f"{rows.name} has no rows")
+    fused = _along_one(fused)
     symbol = fused.axes[0].symbol
     width = product(a.extent for a in columns.kernel.axes)
     for phase in fused.phases:
@@ -88,6 +91,23 @@ def join(
                 if not phase.axes or form is None or not same(form.coefficient(symbol), width):
                     return Mismatch(f"rows of {columns.kernel.name} are not those of {rows.name}")
     return replace(fused, name=rows.name)
+
+
+def _along_one(kernel: Kernel) -> Kernel:
+    """The kernel with its rows along one axis, of which those that it has are digits.
+
+    parallel i0 < 6, i1 < 24: .. x[i0*48 + i1]   ->   parallel i2 < 144: .. x[i2//24*48 + i2%24]"""
+    if len(kernel.axes) == 1:
+        return kernel
+    extent = product(a.extent for a in kernel.axes)
+    axis = Axis(next(fresh_symbols("i", symbol_names(kernel))), extent)
+    digits: list[tuple[sympy.Symbol, sympy.Expr]] = []
+    rest: sympy.Expr = axis.symbol
+    for own in reversed(kernel.axes):
+        digits.append((own.symbol, sympy.sympify(Mod(rest, own.extent))))
+        rest = sympy.sympify(FloorDiv(rest, own.extent))
+    one = replace(kernel, axes=(axis,))
+    return replace(substitute_axes(kernel, tuple(digits), ranges_of(one)), axes=(axis,))
 
 
 def walked(fused: Kernel, parts: int, length: sympy.Expr, summands: Mapping[str, Reduce]) -> Kernel:

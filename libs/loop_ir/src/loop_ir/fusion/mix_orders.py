@@ -80,7 +80,7 @@ class _Mixer:
                 continue
             if self.deps.needs(other, number) and not _reads_points(rows, columns):
                 continue
-            parts, _ = share(rows.axes[0].extent, self.hints)
+            parts, _ = share(product(a.extent for a in rows.axes), self.hints)
             left = finish(columns, parts)
             summed = self.joined.get(other, {})
             made = {*writes(rows), *writes(node)} - {*reads(left), *writes(left)}
@@ -140,8 +140,7 @@ def _reads_points(rows: Kernel, columns: Columns) -> bool:
 
 def _reduces_rows(kernel: Kernel) -> bool:
     return (
-        len(kernel.axes) == 1
-        and bool(inner_axes(kernel))
+        bool(kernel.axes and inner_axes(kernel))
         and any(isinstance(s, Reduce) for s in statements(kernel))
         and stays_outside(kernel)
         and not reduces_columns(kernel)
