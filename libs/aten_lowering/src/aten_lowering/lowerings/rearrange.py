@@ -9,16 +9,21 @@ from aten_lowering.builder import KernelBuilder, Number, Operand, Value, at
 from aten_lowering.call import Call, wrap_dim
 from aten_lowering.errors import require
 from aten_lowering.registry import Lowering, Table
+from loop_ir import DType
 from symexpr import FloorDiv, Mod
 
 aten = torch.ops.aten
 table = Table()
 
-# Beyond this many inputs a chain of masked loads loses to one call of `aten.cat`; where the parts
-# are shorter than `_INTERLEAVED` elements, to which that call is no match, beyond this many.
+# So many inputs are a chain of masked loads; where the parts are shorter than `_INTERLEAVED`
+# elements, or the whole is but a few numbers (`_NUMBERS`), as many as this. Of more, a kernel joins
+# each so many, up to `_MAX_KERNELS`: one call of `aten.cat` copies any number.
 _MAX_CAT = 8
 _MAX_INTERLEAVED = 16
 _INTERLEAVED = 8
+_MAX_NUMBERS = 128
+_NUMBERS = 1024
+_MAX_KERNELS = 4
 
 
 def _within(k: KernelBuilder, c: sympy.Expr, low: sympy.Expr, high: sympy.Expr) -> Value:
@@ -37,21 +42,34 @@ def cat(call: Call, tensors: Sequence[Operand], dim: int) -> None:
     dim = wrap_dim(dim, len(out.size))
     runs = [sympy.Mul(*t.size[dim:]) for t in parts]
     interleaved = dim > 0 and all(r.is_Integer and r < _INTERLEAVED for r in runs)
-    most = _MAX_INTERLEAVED if interleaved else _MAX_CAT
-    require(0 < len(parts) <= most, f"cat of {len(parts)} tensors")
-    k = call.kernel(out.size)
+    numel = sympy.Mul(*out.size)
+    few = numel.is_Integer and numel <= _NUMBERS
+    most = _MAX_NUMBERS if few else _MAX_INTERLEAVED if interleaved else _MAX_CAT
+    require(0 < len(parts) <= _MAX_KERNELS * most, f"cat of {len(parts)} tensors")
+    first: sympy.Expr = sympy.S.Zero
+    for number in range(0, len(parts), most):
+        some = parts[number : number + most]
+        length = sympy.Add(*(t.size[dim] for t in some))
+        k = call.kernel(at(out.size, dim, length), f"{call.node.name}_more" if number else "")
+        value = _joined(k, some, dim, out.dtype)
+        call.store(k, value, at(k.coords, dim, k.coords[dim] + first))
+        first = first + length
+
+
+def _joined(k: KernelBuilder, parts: Sequence[Operand], dim: int, dtype: DType) -> Value:
+    """At each point the element of the part that it falls in."""
     c = k.coords[dim]
     start: sympy.Expr = sympy.S.Zero
     result: Value | None = None
     for t in parts:
         end = start + t.size[dim]
-        inside = _within(k, c, start, end)
+        inside = _within(k, c, start, end) if len(parts) > 1 else None
         here = sympy.S.Zero if t.size[dim] == 1 else c - start
-        loaded = k.load(t, at(k.coords, dim, here), mask=inside).to(out.dtype)
-        result = loaded if result is None else inside.choose(loaded, result)
+        loaded = k.load(t, at(k.coords, dim, here), mask=inside).to(dtype)
+        result = loaded if result is None or inside is None else inside.choose(loaded, result)
         start = end
     assert result is not None
-    call.store(k, result)
+    return result
 
 
 @table.lowers(aten.constant_pad_nd.default)
