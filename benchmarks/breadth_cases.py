@@ -2,7 +2,7 @@
 results and over the middle, norms of odd widths, pooling, losses, indexing and quantisation.
 
 `python benchmarks/kernels.py --cases breadth_cases` measures it. Inputs are the words of
-`model_cases`.
+`odd_cases`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from kernel_cases import BF16, Case
-from model_cases import made
+from odd_cases import made
 from torch import Tensor
 
 CASES: list[Case] = []

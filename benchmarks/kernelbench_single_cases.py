@@ -1,7 +1,7 @@
 """The single operators of KernelBench (level 1), in the larger of its sizes.
 
 `python benchmarks/kernels.py --cases kernelbench_single_cases` measures it. Where a tensor had over
-2 GiB, the batch is a quarter or an eighth. The inputs of a case are the words of `model_cases`; a
+2 GiB, the batch is a quarter or an eighth. The inputs of a case are the words of `odd_cases`; a
 convolution's weights are a list of sizes beside its input and are scaled to keep variance.
 """
 
@@ -14,8 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from kernel_cases import BF16, F16, F32, Case
-from model_cases import made
-from odd_cases import randn
+from odd_cases import made, randn
 
 CASES: list[Case] = []
 Run = Callable[..., Any]

@@ -1,9 +1,6 @@
 """Pieces cut out of the graphs of whole models: language, vision, losses, optimizers.
 
-`python benchmarks/kernels.py --cases model_cases` measures it. The inputs of a case are a line of
-words, each a kind and a size: `b64x128` is bf16, h f16, f f32, d f64, u uint8, c int8, m a mask,
-`i9:64` are indices below nine, a sign before the kind makes values positive, and a dot after the
-size makes it channels-last. A name that ends in "grad" is differentiated.
+`python benchmarks/kernels.py --cases model_cases` measures it. Inputs are the words of `odd_cases`.
 """
 
 from __future__ import annotations
@@ -13,26 +10,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from kernel_cases import BF16, F16, F32, Case
-from odd_cases import ids, last, mask, randn
+from kernel_cases import BF16, F32, Case
+from odd_cases import made
 from torch import Tensor
 
 CASES: list[Case] = []
-KINDS = {"b": BF16, "h": F16, "f": F32, "d": torch.float64}
-
-
-def made(word: str) -> Tensor:
-    positive, word = word[0] == "+", word.strip("+")
-    kind, sizes = word[0], word[1:].rstrip(".")
-    below, _, sizes = sizes.rpartition(":")
-    size = [int(x) for x in sizes.split("x")]
-    if kind in "im":
-        return mask(*size) if kind == "m" else ids(int(below), *size)
-    if kind in "uc":
-        return ids(256, *size).to(torch.uint8 if kind == "u" else torch.int8)
-    x = randn(*size, dtype=KINDS[kind])
-    x = x.abs() if positive else x
-    return last(x) if word[-1] == "." else x
 
 
 def case(family: str, name: str, inputs: str, run: Any) -> None:

@@ -1,27 +1,30 @@
-"""Reductions, norms, losses, scans and windows at sizes that are no powers of two, with gradients.
+"""Reductions, norms, softmaxes, losses, scans, scatters, windows, casts and optimizers at layouts
+and sizes that are no powers of two, with gradients: middle dimensions, transposed and channels-last
+inputs, f32 parameters beside bf16 activations, several results.
 
-`python benchmarks/kernels.py --cases odd_cases` measures it. SCALE=64 DEVICE=cpu in the environment
-make the cases small, for a run without a GPU.
+`python benchmarks/kernels.py --cases odd_cases` measures it. The inputs of a case are a line of
+words, each a kind and a size: `b64x128` is bf16, h f16, f f32, d f64, u uint8, c int8, m a mask,
+`i9:64` are indices below nine, a sign before the kind makes values positive, and a dot after the
+size makes it channels-last. A name that ends in "grad" is differentiated. DEVICE in the environment
+is where they are made, and SCALE what the lists that count their rows by `n` divide them by.
 """
 
 from __future__ import annotations
 
-import math
 import os
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from kernel_cases import BF16, F16, F32, Case, Make
+from kernel_cases import BF16, F16, F32, Case
 from torch import Tensor
 
 SCALE = int(os.environ.get("SCALE", "1"))
 DEVICE = os.environ.get("DEVICE", "cuda")
 CASES: list[Case] = []
-
-
-def case(family: str, name: str, make: Make, run: Any, grad: bool = False) -> None:
-    CASES.append(Case(family, name, run, make, grad))
+NINF = float("-inf")
+FP8 = torch.float8_e4m3fn
+KINDS = {"b": BF16, "h": F16, "f": F32, "d": torch.float64}
 
 
 def n(rows: int) -> int:
@@ -49,462 +52,253 @@ def last(x: Tensor) -> Tensor:
     return x.to(memory_format=torch.channels_last)
 
 
-NINF = float("-inf")
+def made(word: str) -> Tensor:
+    positive, word = word[0] == "+", word.strip("+")
+    kind, sizes = word[0], word[1:].rstrip(".")
+    below, _, sizes = sizes.rpartition(":")
+    size = [int(x) for x in sizes.split("x")]
+    if kind in "im":
+        return mask(*size) if kind == "m" else ids(int(below), *size)
+    if kind in "uc":
+        return ids(256, *size).to(torch.uint8 if kind == "u" else torch.int8)
+    x = randn(*size, dtype=KINDS[kind])
+    x = x.abs() if positive else x
+    return last(x) if word[-1] == "." else x
 
+
+def case(family: str, name: str, inputs: str, run: Any) -> None:
+    words = inputs.split()
+    CASES.append(Case(family, name, run, lambda: tuple(map(made, words)), name.endswith("grad")))
+
+
+def rms(x: Tensor, w: Tensor) -> Tensor:
+    """With f32 weights on activations of 16 bits, as language models compute it."""
+    y = x.float()
+    return (y * torch.rsqrt(y.square().mean(-1, True) + 1e-6) * w).to(x.dtype)
+
+
+def norm(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return F.layer_norm(x.float(), w.shape, w, b).to(x.dtype)
+
+
+def attention_weights(x: Tensor, m: Tensor) -> Tensor:
+    x = (x * 0.088).masked_fill(m[:, None, None], NINF)
+    return F.dropout(x.float().softmax(-1).to(x.dtype), 0.1)
+
+
+def gate_loss(x: Tensor) -> Tensor:
+    p = x.softmax(-1)
+    chosen = torch.zeros_like(p).scatter(1, p.topk(2, -1)[1], 1.0)
+    return 60 * (p.mean(0) * chosen.mean(0)).sum() + 1e-3 * x.logsumexp(-1).square().mean()
+
+
+def quantised_groups(x: Tensor) -> tuple[Tensor, Tensor]:
+    groups = x.float().view(x.shape[0], -1, 96)
+    scale = groups.abs().amax(-1, True) / 7
+    return (groups / scale).round().clamp(-8, 7).to(torch.int8).view(x.shape), scale[..., 0]
+
+
+def fp8_groups(x: Tensor) -> tuple[Tensor, Tensor]:
+    groups = x.float().view(x.shape[0], -1, 128)
+    scale = groups.abs().amax(-1, True).clamp(min=1e-4) / 448
+    return (groups / scale).to(FP8).view(x.shape), scale[..., 0]
+
+
+def quantised_columns(x: Tensor) -> tuple[Tensor, Tensor]:
+    scale = x.float().abs().amax(0) / 448
+    return (x.float() / scale).to(FP8), scale
+
+
+def halves(x: Tensor) -> Tensor:
+    a, b = x.chunk(2, -1)
+    return torch.cat((-b, a), -1)
+
+
+def windows(x: Tensor) -> Tensor:
+    b, h, w, c = x.shape
+    x = x.roll((-4, -4), (1, 2)).view(b, h // 8, 8, w // 8, 8, c)
+    return x.transpose(2, 3).reshape(-1, 64, c)
+
+
+def clip(limit: Tensor, *grads: Tensor) -> Tensor:
+    total = torch.stack([g.float().norm() for g in grads]).norm()
+    for g in grads:
+        g.mul_((limit / (total + 1e-6)).clamp(max=1.0).to(g.dtype))
+    return total
+
+
+def ema(*state: Tensor) -> Tensor:
+    for e, p in zip(state[::2], state[1::2], strict=True):
+        e.mul_(0.995).add_(p, alpha=0.005)
+    return state[0].new_ones(1)
+
+
+def adagrad(*state: Tensor) -> Tensor:
+    for p, g, s in zip(*(state[k::3] for k in range(3)), strict=True):
+        d = g + 1e-4 * p
+        s.addcmul_(d, d)
+        p.addcdiv_(d, s.sqrt() + 1e-10, value=-1e-2)
+    return state[0].new_ones(1)
+
+
+def grafted(p: Tensor, g: Tensor, m: Tensor) -> Tensor:
+    """A step of momentum in units of the parameter's rows."""
+    m.lerp_(g, 0.1)
+    unit = m / (m.norm(dim=1, keepdim=True) + 1e-8)
+    return p.sub_(unit * p.norm(dim=1, keepdim=True) * 1e-3)
+
+
+def smooth_rank(x: Tensor, y: Tensor) -> Tensor:
+    x, y = x - x.mean(-1, True), y - y.mean(-1, True)
+    return (1 - (x * y).sum(-1) * torch.rsqrt((x * x).sum(-1) * (y * y).sum(-1) + 1e-6)).mean()
+
+
+# fmt: off
 # ---- reductions
-case("reduce", "argmax of middle", lambda: (f32(n(64), 1000, 777),), lambda x: x.argmax(1))
-case("reduce", "argmin odd rows bf16", lambda: (randn(n(30000), 2345),), lambda x: x.argmin(-1))
-case("reduce", "min of columns with places", lambda: (f32(n(8192), 5000),), lambda x: x.min(0))
-case("reduce", "max of middle with places", lambda: (randn(n(128), 512, 1000),), lambda x: x.max(1))
-case("reduce", "mean of 1 and 3", lambda: (randn(n(64), 128, 56, 113),), lambda x: x.mean((1, 3)))
-case("reduce", "var of images", lambda: (f32(n(64), 96, 113, 113),), lambda x: x.var((0, 2, 3)))
-case("reduce", "std of all", lambda: (randn(n(8191), 12288),), lambda x: x.std())
-case("reduce", "product of middle", lambda: (f32(n(64), 1024, 500),), lambda x: x.prod(1))
-case("reduce", "logsumexp of middle", lambda: (f32(n(64), 1000, 777),), lambda x: x.logsumexp(1))
-case("reduce", "sum to 5000", lambda: (f32(n(64), 256, 5000),), lambda x: x.sum((0, 1)))
-case("reduce", "count nonzero rows", lambda: (randn(n(16384), 5000),), lambda x: (x > 1).sum(-1))
-case("reduce", "range of all", lambda: (randn(n(16384), 5000),), lambda x: x.amax() - x.amin())
-case(
-    "reduce",
-    "min max rows to 0..1",
-    lambda: (randn(n(16384), 5000),),
-    lambda x: (x - x.amin(-1, True)) / (x.amax(-1, True) - x.amin(-1, True) + 1e-6),
-)
-case(
-    "reduce",
-    "standardise rows",
-    lambda: (f32(n(8192), 12288),),
-    lambda x: (x - x.mean(-1, True)) / (x.std(-1, keepdim=True) + 1e-5),
-)
-case("reduce", "3-norm of rows", lambda: (f32(n(16384), 5000),), lambda x: x.norm(3, -1))
-case("reduce", "dots of rows", lambda: (randn(n(8192), 12288),) * 2, lambda x, y: (x * y).sum(-1))
-case(
-    "reduce",
-    "top-1 accuracy",
-    lambda: (randn(n(1024), 151936), ids(151936, n(1024))),
-    lambda x, t: (x.argmax(-1) == t).float().mean(),
-)
-case("reduce", "mean grad", lambda: (randn(n(16384), 5000),), lambda x: x.float().mean(-1), True)
-case("reduce", "amax grad", lambda: (randn(n(16384), 5000),), lambda x: x.amax(-1), True)
-case("reduce", "var grad", lambda: (f32(n(8192), 5000),), lambda x: x.var(-1), True)
-case(
-    "reduce", "norm of columns grad", lambda: (f32(n(16384), 2560),), lambda x: x.norm(dim=0), True
-)
-case("reduce", "logsumexp grad", lambda: (randn(n(4096), 12288),), lambda x: x.logsumexp(-1), True)
-case("reduce", "prod grad", lambda: (f32(n(65536), 300),), lambda x: x.prod(-1), True)
-case("reduce", "max of middle grad", lambda: (f32(n(64), 512, 777),), lambda x: x.max(1)[0], True)
-
+case("reduce", "sum of the middle of 3001", "f24x2999x3001", lambda x: x.sum(1))
+case("reduce", "mean of the middle bf16", "b96x1537x1111", lambda x: x.float().mean(1))
+case("reduce", "moments of rows bf16", "b24001x3333", lambda x: torch.var_mean(x.float(), -1))
+case("reduce", "amax of columns, unaligned", "b20001x4099", lambda x: x.amax(0))
+case("reduce", "sum of squares, transposed", "f7000x9001", lambda x: x.t().square().sum(0))
+case("reduce", "channels-last mean and maximum", "b48x384x42x42.", lambda x: (
+    x.mean((2, 3)), x.amax((2, 3))))
+case("reduce", "sum and maximum of 0 and 3", "f60x33x200x150", lambda x: (
+    x.sum((0, 3)), x.amax((0, 3))))
+case("reduce", "argmax of columns with values", "b12000x6001", lambda x: x.max(0))
+case("reduce", "norm of 1 and 2 grad", "f300x65x41x130", lambda x: x.norm(dim=(1, 2)))
+case("reduce", "variance of columns grad", "b30000x1500", lambda x: x.float().var(0))
+case("reduce", "mean of the middle grad", "b64x777x1200", lambda x: x.mean(1))
+case("reduce", "softmin weighted sum grad", "f40000x777 f40000x777", lambda x, y: (
+    (-x).softmax(-1) * y).sum(-1))
+case("reduce", "sum of i64 rows over 3", "i99:9000x3001", lambda x: (x % 3 == 0).sum(1))
+case("reduce", "dots of the middle", "b128x600x500 b128x600x500", lambda x, y: (x * y).sum(1))
 # ---- norms
-for rows, width in ((16384, 5000), (8192, 12288), (512, 151936)):
-    case(
-        "norm",
-        f"softmax {width}",
-        lambda r=rows, w=width: (randn(n(r), w),),
-        lambda x: x.softmax(-1),
-    )
-    case(
-        "norm",
-        f"rms norm {width}",
-        lambda r=rows, w=width: (randn(n(r), w), randn(w)),
-        lambda x, w: F.rms_norm(x, x.shape[-1:], w),
-    )
-case(
-    "norm",
-    "layer norm 5000 f32",
-    lambda: (f32(n(16384), 5000), f32(5000), f32(5000)),
-    lambda x, w, b: F.layer_norm(x, (5000,), w, b),
-)
-case(
-    "norm",
-    "rms of channels",
-    lambda: (f32(n(16), 64, 256, 256),),
-    lambda x: x / torch.sqrt(x.pow(2).mean(1, True) + 1e-5),
-)
-case("norm", "l1 norm 12288", lambda: (f32(n(8192), 12288),), lambda x: x / x.abs().sum(1, True))
-case("norm", "l2 norm 5000 grad", lambda: (f32(n(8192), 5000),), lambda x: F.normalize(x), True)
-case("norm", "frobenius grad", lambda: (f32(n(64), 64, 113, 113),), lambda x: x / x.norm(), True)
-case(
-    "norm",
-    "gated rms norm",
-    lambda: (randn(n(16384), 5120), randn(n(16384), 5120), randn(5120)),
-    lambda x, z, w: F.rms_norm(x * F.silu(z), (5120,), w),
-)
-case(
-    "norm",
-    "layer norm of volumes",
-    lambda: (f32(n(16), 64, 160, 160), f32(64, 160, 160), f32(64, 160, 160)),
-    lambda x, w, b: F.layer_norm(x, x.shape[1:], w, b),
-)
-case(
-    "norm",
-    "local response norm",
-    lambda: (f32(n(32), 64, 113, 113),),
-    lambda x: F.local_response_norm(x, 5),
-)
-case(
-    "norm",
-    "weight norm grad",
-    lambda: (f32(n(8192), 5000), f32(n(8192), 1)),
-    lambda v, g: v * (g / v.norm(dim=1, keepdim=True)),
-    True,
-)
-case(
-    "norm",
-    "group norm odd images",
-    lambda: (randn(n(32), 96, 113, 113), randn(96), randn(96)),
-    lambda x, w, b: F.relu(F.group_norm(x, 12, w, b)),
-)
-case(
-    "norm",
-    "instance norm odd f16",
-    lambda: (randn(n(64), 64, 113, 113, dtype=F16),),
-    lambda x: F.instance_norm(x),
-)
-case(
-    "norm",
-    "batch norm eval add relu channels-last",
-    lambda: (
-        last(randn(n(64), 256, 56, 56)),
-        last(randn(n(64), 256, 56, 56)),
-        *(randn(256).abs() for _ in range(4)),
-    ),
-    lambda x, y, m, v, w, b: F.relu(F.batch_norm(x, m, v, w, b) + y),
-)
-case(
-    "norm",
-    "log softmax of channels",
-    lambda: (f32(n(32), 150, 128, 128),),
-    lambda x: x.log_softmax(1),
-)
-
+case("norm", "rms norm f32 weight 3072 grad", "b20000x3072 f3072", rms)
+case("norm", "rms norm f32 weight 896 grad", "b60000x896 f896", rms)
+case("norm", "layer norm f32 weight 1280 grad", "b40000x1280 f1280 f1280", norm)
+case("norm", "layer norm f32 weight 7168 grad", "b6000x7168 f7168 f7168", norm)
+case("norm", "layer norm 384 grad", "b150000x384 b384 b384", lambda x, w, b: F.layer_norm(
+    x, (384,), w, b))
+case("norm", "layer norm of transposed 320 grad", "f48x320x1000 f320 f320",
+     lambda x, w, b: F.layer_norm(x.transpose(1, 2), (320,), w, b))
+case("norm", "layer norm of channels grad", "b40x256x47x45 f256 f256",
+     lambda x, w, b: norm(x.permute(0, 2, 3, 1), w, b).permute(0, 3, 1, 2).contiguous())
+case("norm", "layer norm channels-last 2d", "b40x320x60x60. f320 f320",
+     lambda x, w, b: norm(x.permute(0, 2, 3, 1), w, b).permute(0, 3, 1, 2))
+case("norm", "group norm silu 320", "b12x320x96x96 b320 b320",
+     lambda x, w, b: F.silu(F.group_norm(x, 32, w, b)))
+case("norm", "group norm silu 640 channels-last", "h16x640x48x48. h640 h640",
+     lambda x, w, b: F.silu(F.group_norm(x, 32, w, b)))
+case("norm", "group norm add grad", "b24x192x50x50 b24x192x50x50 f192 f192", lambda x, y, w, b: (
+    F.group_norm(x.float(), 24, w, b).to(BF16) + y))
+case("norm", "batch norm odd channels-last grad", "b40x200x47x47. f200 f200",
+     lambda x, w, b: F.batch_norm(x, None, None, w, b, True))
+case("norm", "batch norm gelu grad", "f48x96x77x77 f96 f96",
+     lambda x, w, b: F.gelu(F.batch_norm(x, None, None, w, b, True)))
+case("norm", "instance norm of lines grad", "f128x80x5000", lambda x: F.instance_norm(x))
+case("norm", "head norms packed grad", "b6x1500x24x160 f160", lambda x, w: rms(x, w).transpose(1, 2)
+     .contiguous())
+case("norm", "l2 of transposed grad", "f200x512x600", lambda x: F.normalize(x, dim=1))
+case("norm", "residual rms norm two results", "b12000x3584 b12000x3584 f3584", lambda x, y, w: (
+    lambda h: (h, rms(h, w)))(x + y))
+case("norm", "standardised images", "u96x3x500x333", lambda x: (lambda y: (
+    y - y.mean((1, 2, 3), keepdim=True)) / y.std((1, 2, 3), keepdim=True))(x.float()))
+case("norm", "weight norm of the middle grad", "f1500x96x333 f1500x1x1", lambda v, g: (
+    g * v / v.norm(dim=(1, 2), keepdim=True)))
+# ---- softmaxes
+case("softmax", "masked dropout grad", "b24x12x700x700 m24x700", attention_weights)
+case("softmax", "of 1501 over the middle", "f64x1501x500", lambda x: x.softmax(1))
+case("softmax", "of 1501 over the middle grad", "b64x1501x500", lambda x: x.softmax(1))
+case("softmax", "of 77 with bias", "h40x16x900x77 h16x900x77", lambda x, b: (x + b).softmax(-1))
+case("softmax", "of transposed", "f20x1200x1800", lambda x: x.transpose(1, 2).softmax(-1))
+case("softmax", "of 33000 bf16", "b3000x33000", lambda x: x.float().softmax(-1).to(BF16))
+case("softmax", "temperature and top", "b6000x12345", lambda x: (lambda p: (p, p.amax(-1)))(
+    (x.float() / 0.7).softmax(-1)))
+case("softmax", "sigmoid attention causal", "b16x12x600x600", lambda x: (x.float() * 0.1 - 6)
+     .sigmoid().tril().to(BF16))
 # ---- losses
-case(
-    "loss",
-    "cross entropy 151936 grad",
-    lambda: (randn(n(1024), 151936), ids(151936, n(1024))),
-    lambda x, t: F.cross_entropy(x.float(), t),
-    True,
-)
-case(
-    "loss",
-    "smoothed cross entropy 5000 f32",
-    lambda: (f32(n(16384), 5000), ids(5000, n(16384))),
-    lambda x, t: F.cross_entropy(x, t, label_smoothing=0.1),
-)
-case(
-    "loss",
-    "cross entropy of probabilities grad",
-    lambda: (f32(n(16384), 2000), f32(n(16384), 2000).softmax(-1).detach()),
-    F.cross_entropy,
-    True,
-)
-case(
-    "loss",
-    "z loss grad",
-    lambda: (randn(n(4096), 32064), ids(32064, n(4096))),
-    lambda x, t: (lambda z: (z - x.float().gather(1, t[:, None])[:, 0] + 1e-4 * z * z).mean())(
-        x.float().logsumexp(-1)
-    ),
-    True,
-)
-case(
-    "loss",
-    "distillation grad",
-    lambda: (randn(n(4096), 16000), randn(n(4096), 16000)),
-    lambda x, y: (
-        F.kl_div(
-            (x.float() / 2).log_softmax(-1),
-            (y.float() / 2).log_softmax(-1).detach(),
-            log_target=True,
-            reduction="batchmean",
-        )
-        + 0 * y.float().sum()
-    ),
-    True,
-)
-case(
-    "loss",
-    "huber grad",
-    lambda: (f32(n(8192), 5000),) * 2,
-    lambda x, y: F.huber_loss(x, y.detach()),
-    True,
-)
-case(
-    "loss",
-    "smooth l1 grad",
-    lambda: (randn(n(8192), 5000), randn(n(8192), 5000)),
-    F.smooth_l1_loss,
-    True,
-)
-case(
-    "loss",
-    "triplet grad",
-    lambda: tuple(f32(n(16384), 1000) for _ in range(3)),
-    F.triplet_margin_loss,
-    True,
-)
-case(
-    "loss",
-    "cosine embedding grad",
-    lambda: (f32(n(32768), 768), f32(n(32768), 768), ids(2, n(32768)) * 2 - 1),
-    F.cosine_embedding_loss,
-    True,
-)
-case(
-    "loss",
-    "hinge embedding grad",
-    lambda: (f32(n(32768), 1000), ids(2, n(32768), 1000) * 2 - 1),
-    F.hinge_embedding_loss,
-    True,
-)
-case(
-    "loss",
-    "bce logits weighted",
-    lambda: (f32(n(32768), 1000), mask(n(32768), 1000).float(), f32(1000).abs()),
-    lambda x, t, w: F.binary_cross_entropy_with_logits(x, t, pos_weight=w),
-)
-case(
-    "loss",
-    "nll 2-D weighted",
-    lambda: (f32(n(16), 19, 512, 512), ids(19, n(16), 512, 512), f32(19).abs()),
-    lambda x, t, w: F.cross_entropy(x, t, w),
-)
-case(
-    "loss",
-    "focal grad",
-    lambda: (f32(n(65536), 91), ids(2, n(65536), 91)),
-    lambda x, t: (
-        (
-            F.binary_cross_entropy_with_logits(x, t.float(), reduction="none")
-            * (1 - (x.sigmoid() * t + (1 - x.sigmoid()) * (1 - t))) ** 2
-        ).sum()
-        / x.shape[0]
-    ),
-    True,
-)
-case(
-    "loss",
-    "dice grad",
-    lambda: (f32(n(64), 4, 384, 384), ids(2, n(64), 4, 384, 384)),
-    lambda x, t: (
-        1 - (2 * (x.sigmoid() * t).sum((2, 3)) + 1) / (x.sigmoid().sum((2, 3)) + t.sum((2, 3)) + 1)
-    ).mean(),
-    True,
-)
-case(
-    "loss",
-    "gaussian log-variance grad",
-    lambda: (f32(n(8192), 4000), f32(n(8192), 4000), f32(n(8192), 4000)),
-    lambda x, y, v: 0.5 * (v + (x - y).square() / v.exp()).mean(),
-    True,
-)
-case(
-    "loss",
-    "poisson nll",
-    lambda: (f32(n(16384), 5000), f32(n(16384), 5000).abs()),
-    F.poisson_nll_loss,
-)
-case(
-    "loss",
-    "log cosh grad",
-    lambda: (f32(n(8192), 5000), f32(n(8192), 5000)),
-    lambda x, y: (lambda d: (d + F.softplus(-2 * d) - math.log(2)).mean())(x - y),
-    True,
-)
-case(
-    "loss",
-    "masked mse grad",
-    lambda: (randn(n(64), 512, 1024), randn(n(64), 512, 1024), mask(n(64), 512)),
-    lambda x, y, m: ((x - y).float().square().mean(-1) * m).sum() / m.sum(),
-    True,
-)
-case(
-    "loss",
-    "total variation grad",
-    lambda: (f32(n(32), 3, 512, 512),),
-    lambda x: x.diff(dim=2).abs().mean() + x.diff(dim=3).abs().mean(),
-    True,
-)
-case(
-    "loss",
-    "token log-probs grad",
-    lambda: (randn(n(4096), 32000), ids(32000, n(4096))),
-    lambda x, t: x.float().log_softmax(-1).gather(-1, t[:, None])[:, 0],
-    True,
-)
-case(
-    "loss",
-    "entropy of rows",
-    lambda: (randn(n(2048), 50257),),
-    lambda x: -(x.float().softmax(-1) * x.float().log_softmax(-1)).sum(-1),
-)
-case(
-    "loss",
-    "ppo grad",
-    lambda: (f32(n(4096), 4096), f32(n(4096), 4096), f32(n(4096), 4096)),
-    lambda a, b, c: (
-        -torch.min(
-            (a - b.detach()).exp() * c.detach(), (a - b.detach()).exp().clamp(0.8, 1.2) * c.detach()
-        ).mean()
-        + 0 * (b.mean() + c.mean())
-    ),
-    True,
-)
-case(
-    "loss",
-    "hinge squared",
-    lambda: (f32(n(65536), 500), ids(2, n(65536)) * 2 - 1),
-    lambda x, t: (1 - x * t[:, None]).clamp(min=0).square().mean(),
-)
-
+case("loss", "smoothed, some ignored grad", "b6000x30000 i30000:6000", lambda x, t: F.cross_entropy(
+    x.float(), t.masked_fill(t % 7 == 0, -100), label_smoothing=0.1))
+case("loss", "of classes over the middle grad", "f64x37x17000 i37:64x17000",
+     lambda x, t: F.cross_entropy(x, t, ignore_index=3))
+case("loss", "gates of two of 60 grad", "f300000x60", gate_loss)
+case("loss", "correlation of rows grad", "f50000x700 f50000x700", smooth_rank)
+case("loss", "cosine similarity 500 grad", "b90000x500 b90000x500",
+     lambda x, y: F.cosine_similarity(x, y))
+case("loss", "l1 and ssim-like moments grad", "f40x3x400x300 f40x3x400x300", lambda x, y: (
+    (x - y).abs().mean() + ((x.mean((2, 3)) - y.mean((2, 3))).square()).mean()))
+case("loss", "soft targets bf16 grad", "b12000x8000 b12000x8000", lambda x, y: 0 * y.sum() - (
+    y.float().softmax(-1).detach() * x.float().log_softmax(-1)).sum(-1).mean())
+case("loss", "binary masked grad", "b30000x1900 m30000x1900 m30000x1900", lambda x, t, m: (
+    F.binary_cross_entropy_with_logits(x.float(), t.float(), reduction="none") * m).sum() / m.sum())
+case("loss", "gaussian nll grad", "f15000x3000 f15000x3000 +f15000x3000", lambda x, y, v: (
+    lambda v: 0.5 * (v.log() + (x - y).square() / v).mean())(v.clamp(min=1e-6)))
+case("loss", "margin ranking grad", "f30000000 f30000000", lambda x, y: F.margin_ranking_loss(
+    x, y, torch.ones_like(x), margin=0.3))
 # ---- scans
-case("scan", "cumsum of odd middle", lambda: (randn(n(64), 1000, 777),), lambda x: x.cumsum(1))
-case(
-    "scan",
-    "reverse cumsum columns",
-    lambda: (f32(n(8192), 5000),),
-    lambda x: x.flip(0).cumsum(0).flip(0),
-)
-case("scan", "exclusive cumsum columns", lambda: (f32(n(8192), 5000),), lambda x: x.cumsum(0) - x)
-case(
-    "scan",
-    "masked cumsum bf16",
-    lambda: (randn(n(16384), 5000), mask(n(16384), 5000)),
-    lambda x, m: x.masked_fill(m, 0).cumsum(-1),
-)
-case(
-    "scan",
-    "cumprod grad",
-    lambda: ((f32(n(8192), 5000) * 0.02).exp(),),
-    lambda x: x.cumprod(-1),
-    True,
-)
-case("scan", "cumsum middle grad", lambda: (f32(n(32), 1000, 777),), lambda x: x.cumsum(1), True)
-case("scan", "cummin columns", lambda: (f32(n(4096), 5000),), lambda x: x.cummin(0))
-case("scan", "cummax values 5000", lambda: (f32(n(16384), 5000),), lambda x: x.cummax(-1)[0])
-case("scan", "cummax grad", lambda: (f32(n(8192), 4096),), lambda x: x.cummax(-1)[0], True)
-case("scan", "logcumsumexp grad", lambda: (f32(n(4096), 5000),), lambda x: x.logcumsumexp(-1), True)
-case("scan", "cumsum 151936", lambda: (f32(n(512), 151936),), lambda x: x.cumsum(-1))
-case(
-    "scan",
-    "positions of tokens",
-    lambda: (ids(9, n(8192), 2048),),
-    lambda i: (i != 1).long().cumsum(1) * (i != 1) + 1,
-)
-case(
-    "scan",
-    "running mean",
-    lambda: (f32(n(16384), 4096),),
-    lambda x: x.cumsum(-1) / torch.arange(1, x.shape[-1] + 1, device=x.device),
-)
-case(
-    "scan",
-    "places in experts",
-    lambda: (ids(64, n(131072)),),
-    lambda i: (F.one_hot(i, 64).cumsum(0) - 1).gather(1, i[:, None])[:, 0],
-)
-case(
-    "scan",
-    "discounted returns",
-    lambda: (f32(n(16384), 2048),),
-    lambda r: (lambda g: (r * g).flip(-1).cumsum(-1).flip(-1) / g)(
-        0.999 ** torch.arange(r.shape[-1], device=r.device)
-    ),
-)
-case(
-    "scan",
-    "linear recurrence grad",
-    lambda: (f32(n(16), 2048, 512), f32(n(16), 2048, 512)),
-    lambda a, x: (lambda s: (x * (-s).exp()).cumsum(1) * s.exp())(F.logsigmoid(a + 9).cumsum(1)),
-    True,
-)
-case(
-    "scan",
-    "cumsum softmax grad",
-    lambda: (f32(n(8192), 2048),),
-    lambda x: x.softmax(-1).cumsum(-1),
-    True,
-)
-
-# ---- windows
-case(
-    "pool",
-    "max pool 2 odd grad",
-    lambda: (randn(n(64), 192, 57, 57),),
-    lambda x: F.max_pool2d(x, 2),
-    True,
-)
-case(
-    "pool",
-    "avg pool channels-last grad",
-    lambda: (last(randn(n(64), 192, 56, 56)),),
-    lambda x: F.avg_pool2d(x, 3, 2, 1),
-    True,
-)
-case(
-    "pool",
-    "max pool 1d grad",
-    lambda: (f32(n(64), 128, 8192),),
-    lambda x: F.max_pool1d(x, 4, 2),
-    True,
-)
-case(
-    "pool",
-    "avg pool 1d grad",
-    lambda: (f32(n(64), 128, 8192),),
-    lambda x: F.avg_pool1d(x, 8, 4, 2),
-    True,
-)
-case(
-    "pool",
-    "max pool 3d grad",
-    lambda: (f32(n(16), 32, 48, 48, 48),),
-    lambda x: F.max_pool3d(x, 3, 2, 1),
-    True,
-)
-case(
-    "pool",
-    "avg pool 3d grad",
-    lambda: (f32(n(16), 32, 48, 48, 48),),
-    lambda x: F.avg_pool3d(x, 2),
-    True,
-)
-case(
-    "pool",
-    "adaptive max pool",
-    lambda: (f32(n(64), 256, 57, 57),),
-    lambda x: F.adaptive_max_pool2d(x, 7),
-)
-case(
-    "pool",
-    "average and maximum of images grad",
-    lambda: (randn(n(64), 256, 57, 57),),
-    lambda x: torch.cat((x.mean((2, 3)), x.amax((2, 3))), 1),
-    True,
-)
-case(
-    "pool",
-    "nearest grad",
-    lambda: (randn(n(32), 64, 113, 113),),
-    lambda x: F.interpolate(x, scale_factor=2),
-    True,
-)
-case(
-    "pool",
-    "bicubic",
-    lambda: (f32(n(16), 32, 128, 128),),
-    lambda x: F.interpolate(x, size=(224, 224), mode="bicubic"),
-)
-case(
-    "pool",
-    "unfold grad",
-    lambda: (f32(n(32), 64, 64, 64),),
-    lambda x: F.unfold(x, 3, padding=1),
-    True,
-)
-case(
-    "pool",
-    "trilinear",
-    lambda: (f32(n(4), 32, 32, 48, 48),),
-    lambda x: F.interpolate(x, scale_factor=2, mode="trilinear"),
-)
+case("scan", "cumsum of dim 0", "f90x700x1300", lambda x: x.cumsum(0))
+case("scan", "cumsum of dim 1", "f90x700x1300", lambda x: x.cumsum(1))
+case("scan", "cumsum of dim 2", "f90x700x1300", lambda x: x.cumsum(2))
+case("scan", "cumsum of transposed grad", "f3000x11000", lambda x: x.t().cumsum(1))
+case("scan", "log-space cumulative grad", "f6000x3000", lambda x: F.logsigmoid(x).cumsum(-1).exp())
+case("scan", "cummax of the middle", "b70x900x700", lambda x: x.cummax(1)[0])
+# ---- scatters and gathers
+case("scatter", "histogram of 4096", "i4096:40000000", lambda i: torch.zeros(
+    4096, dtype=torch.int64, device=i.device).index_add(0, i, torch.ones_like(i)))
+case("scatter", "histogram of 256 a row", "i256:3000x10000", lambda i: torch.zeros(
+    3000, 256, device=i.device).scatter_add(1, i, torch.ones_like(i, dtype=torch.float32)))
+case("scatter", "sums of segments bf16", "b400000x192 i9000:400000", lambda x, i: torch.zeros(
+    9000, 192, device=x.device).index_add(0, i, x.float()))
+case("scatter", "maxima of segments", "f400000x100 i9000:400000", lambda x, i: torch.full(
+    (9000, 100), NINF, device=x.device).index_reduce(0, i, x, "amax"))
+case("scatter", "embedding 50000 grad", "i50000:20x1500 f50000x640", lambda i, e: e[i])
+case("scatter", "gathered columns grad", "f9000x2500 i2500:700", lambda x, i: x[:, i])
+case("scatter", "edges there and back grad", "f90000x96 i90000:700000 i90000:700000",
+     lambda x, i, j: torch.zeros_like(x).index_add(0, i, F.relu(x[j] - x[i])))
+# ---- windows and resampling
+case("window", "adaptive average 61 to 9 grad", "f48x192x61x61", lambda x: F.adaptive_avg_pool2d(
+    x, 9))
+case("window", "adaptive average 45 to 6 channels-last", "b64x384x45x45.",
+     lambda x: F.adaptive_avg_pool2d(x, 6))
+case("window", "max pool 3 s2 odd grad", "f48x96x111x111", lambda x: F.max_pool2d(x, 3, 2, 1))
+case("window", "max pool 3 s2 channels-last grad", "b64x96x111x111.", lambda x: F.max_pool2d(
+    x, 3, 2, 1))
+case("window", "bilinear 37 to 100 grad", "f40x96x37x37", lambda x: F.interpolate(
+    x, size=(100, 100), mode="bilinear"))
+case("window", "bilinear channels-last", "b40x96x60x60.", lambda x: F.interpolate(
+    x, scale_factor=2, mode="bilinear"))
+case("window", "bicubic 100 to 150", "f40x24x100x100", lambda x: F.interpolate(
+    x, size=(150, 150), mode="bicubic"))
+case("window", "blur of 5 by shifts", "b48x64x130x130", lambda x: sum(
+    F.pad(x, (0, 0, 2, 2), "replicate")[:, :, k : k + 130] * w
+    for k, w in enumerate((1 / 16, 4 / 16, 6 / 16, 4 / 16, 1 / 16))))
+# ---- what moves
+case("move", "pixel unshuffle grad", "b24x64x150x150", lambda x: F.pixel_unshuffle(x, 2) * 2)
+case("move", "windows of 8, rolled grad", "b40x64x64x160", windows)
+case("move", "channels shuffled relu", "f48x240x56x56", lambda x: F.relu(
+    x.view(48, 3, 80, 56, 56).transpose(1, 2).reshape(48, 240, 56, 56)))
+case("move", "rope halves f32 tables grad", "b6x20x1700x96 f1700x96 f1700x96", lambda q, c, s: (
+    q.float() * c + halves(q.float()) * s).to(BF16))
+case("move", "rope of transposed", "b6x1700x20x96 f1700x96 f1700x96", lambda q, c, s: (
+    lambda t: (t.float() * c + halves(t.float()) * s).to(BF16))(q.transpose(1, 2)))
+case("move", "complex rotary", "f6x1700x20x64x2 f1700x64x2", lambda x, w: torch.view_as_real(
+    torch.view_as_complex(x) * torch.view_as_complex(w)[None, :, None]).flatten(3))
+case("move", "six joined along channels", " ".join(f"b40x{c}x50x50" for c in (
+    64, 32, 48, 96, 16, 33)), lambda *x: F.relu(torch.cat(x, 1)))
+case("move", "stack of means and rest", "f20000x31x50", lambda x: torch.cat((
+    x.mean(1, True), x - x.mean(1, True)), 1))
+# ---- casts
+case("cast", "int4 of groups of 96", "b12000x5376", quantised_groups)
+case("cast", "fp8 of groups of 128", "b12000x5376", fp8_groups)
+case("cast", "fp8 of columns", "b12000x5376", quantised_columns)
+case("cast", "fp8 and its transpose", "b9000x7000", lambda x: (lambda y: (y, y.t().contiguous()))(
+    x.clamp(-448, 448).to(FP8)))
+case("cast", "dequantised, bias, gelu", "c20000x3300 +f20000x1 b3300", lambda q, s, b: F.gelu(
+    (q.float() * s).to(BF16) + b))
+# ---- optimizers
+case("optimizer", "clip of a list in place", "f1 " + "f700x900 f900 b300x1111 " * 24, clip)
+case("optimizer", "ema of f32 and bf16 in place", "f900x1100 f900x1100 b2000x333 b2000x333 " * 24,
+     ema)
+case("optimizer", "adagrad in place", "f777x1234 f777x1234 +f777x1234 " * 24, adagrad)
+case("optimizer", "rows grafted in place", "f7000x5001 f7000x5001 f7000x5001", grafted)
+# fmt: on
