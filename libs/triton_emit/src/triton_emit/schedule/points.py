@@ -111,8 +111,9 @@ def _pairs(kernel: Kernel, points: int, bits: Literal[32, 64]) -> Schedule | Non
 def _tiled(kernel: Kernel, columns: int, rows: int, points: int, bits: Literal[32, 64]) -> Schedule:
     """64 elements a side are a cache line or two of any type; 16 of them a thread. Long columns
     that end inside of a line are stored in longer pieces (channels first of 128 x 126 x 126 x 64 of
-    bf16 on an H200: 140 us, 186 of 64 x 64), not those of 16 bits at odd places."""
+    bf16 on an H200: 140 us, 186 of 64 x 64), not those of 16 bits at odd places, nor of bytes."""
     long = columns >= 2048 and columns % 64 and rows >= 32
+    long = long and all(b.type.dtype.itemsize > 1 for b in kernel.buffers)
     if long and not _stores_odd_halves(kernel) and points >= 2 * MULTIPROCESSORS * 256 * 32:
         return Schedule("tiled", 256, num_warps=8, index_bits=bits, yblock=32)
     x, y = (32 if n <= 32 or (n % 64 and n % 32 == 0) else 64 for n in (columns, rows))
