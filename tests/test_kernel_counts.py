@@ -114,6 +114,9 @@ WORK = {
         lambda x, y: torch.cat((F.rms_norm(x, (16,)), y, x.softmax(-1)), -1),
         lambda: (rows(6, 16), rows(6, 8)), 2
     ),
+    "means beside what is left of rows": Work(
+        lambda x: torch.cat((x.mean(1, True), x - x.mean(1, True)), 1), lambda: (rows(6, 5, 32),), 1
+    ),
     "rotary embedding of neighbours": Work(
         lambda x, c, s: torch.stack(
             (x[..., ::2] * c - x[..., 1::2] * s, x[..., 1::2] * c + x[..., ::2] * s), -1

@@ -389,7 +389,8 @@ class Scheduler:
             consumer = self.deps.nodes[reader]
             if not isinstance(consumer, Kernel) or reader == number:
                 return Mismatch(f"{node_name(consumer)} is no kernel and reads {made[0]}")
-            if len(made) > 1 and joins_runs(consumer, made):
+            together = len(made) > 1 or not is_pointwise(whole) or self._goes_on(number)
+            if together and joins_runs(consumer, made):
                 return Mismatch(f"{whole.name} may store its parts where {consumer.name} has them")
             kernel = self._with_inside(parts, consumer)
             if isinstance(kernel, Mismatch):
@@ -407,6 +408,16 @@ class Scheduler:
         if saved <= 0:
             return Mismatch(f"computing {made[0]} again costs more than storing it")
         return Moved(left, out)
+
+    def _goes_on(self, number: int) -> bool:
+        """Whether a kernel goes on with what another reduces of a tensor that both read."""
+        read = set(reads(self.deps.nodes[number]))
+        makers = {n for name in read for n in self.deps.writers.get(name, ())}
+        found = (self.deps.nodes[n] for n in makers)
+        return any(
+            isinstance(m, Kernel) and not is_pointwise(m) and not read.isdisjoint(reads(m))
+            for m in found
+        )
 
     def _with_inside(self, parts: Mapping[str, Kernel], consumer: Kernel) -> Kernel | Mismatch:
         """A reader with what the parts make computed where it is loaded, or, where axes of the one
