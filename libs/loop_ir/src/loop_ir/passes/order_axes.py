@@ -18,6 +18,9 @@ from symexpr import symbol
 # What an access at inner points counts for: there are many of them to one of the others. Those of
 # rows that are contiguous themselves do not care for the order of rows.
 _INNER = 1024
+# Bytes that a store of one at a point counts for: it costs as much where each is alone (pixels
+# of 16 x 27 x 300 x 300 of bf16 shuffled into bytes on an H100: 132 us, Inductor 68).
+_STORED = 4
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,9 @@ def _ordered(kernel: Kernel, given: tuple[Axis, ...]) -> tuple[Axis, ...] | None
     for buffer, index, stored, often in accesses:
         ranked = _rank(index, axes, hints)
         if ranked is not None:
-            votes[ranked] += (16 * itemsize[buffer] + stored) * (_INNER if often else 1)
+            size = itemsize[buffer]
+            size = _STORED if size == 1 and stored and not often else size
+            votes[ranked] += (16 * size + stored) * (_INNER if often else 1)
     if not votes:
         return None
     most = max(votes.values())
