@@ -474,14 +474,15 @@ kernel k(
 
 
 def test_columns_that_are_stored_as_rows_are_applied_apart():
-    text = TRANSPOSED.replace("1048576", "10485760")
+    """Where they are few, and long."""
+    text = TRANSPOSED.replace("1048576", "163840").replace("i0 < 16384", "i0 < 256")
     graph = graph_of([parse_kernel(text)], parse_kernel(text))
     stage, last = SplitReductions().run(graph).nodes
     assert reduces_columns(stage) and not any(p.axes for p in last.phases)
-    plain = text.replace("i0*40960 + i1*640 + r0", "i0*40960 + r0*64 + i1")
-    assert (
-        len(SplitReductions().run(graph_of([parse_kernel(plain)], parse_kernel(plain))).nodes) == 1
-    )
+    many = TRANSPOSED.replace("1048576", "10485760")
+    for whole in (text.replace("i0*40960 + i1*640 + r0", "i0*40960 + r0*64 + i1"), many):
+        kernel = parse_kernel(whole)
+        assert len(SplitReductions().run(graph_of([kernel], kernel)).nodes) == 1
 
 
 def test_large_weights_are_read_in_pieces_that_stay_in_the_cache():
