@@ -79,24 +79,58 @@ def t5(batch: int = 16) -> Case:
     return First(T5EncoderModel(T5Config())), ids(batch, 256)
 
 
+def family(name: str, task: str, inputs: list[tuple[Tensor, ...]], **settings: Any) -> Case:
+    """A model of transformers: `family("Mixtral", "ForCausalLM", ...)`, in the size of settings."""
+    import transformers
+
+    config = getattr(transformers, f"{name}Config")(**settings)
+    return First(getattr(transformers, f"{name}{task}")(config)), inputs
+
+
+def waves(batch: int, length: int) -> list[tuple[Tensor, ...]]:
+    return [(torch.randn(batch, length),) for _ in range(SETS)]
+
+
 def timm_model(name: str, batch: int) -> Case:
     import timm
 
     return timm.create_model(name, pretrained=False), images(batch)
 
 
+# fmt: off
 CASES: dict[str, Callable[[], Case]] = {
     "bert": bert,
     "gpt2": gpt2,
     "llama": llama,
     "t5": t5,
+    "deberta": lambda: family(
+        "DebertaV2", "Model", ids(8, 256), hidden_size=768, num_hidden_layers=6,
+        num_attention_heads=12, intermediate_size=3072, relative_attention=True,
+        position_buckets=256, share_att_key=True, pos_att_type=["p2c", "c2p"], vocab_size=32000,
+    ),
+    "mixtral": lambda: family(
+        "Mixtral", "ForCausalLM", ids(4, 256), hidden_size=1024, intermediate_size=1792,
+        num_hidden_layers=4, num_attention_heads=16, num_key_value_heads=4, use_cache=False,
+    ),
+    "mamba2": lambda: family(
+        "Mamba2", "ForCausalLM", ids(4, 512), hidden_size=768, num_heads=24, head_dim=64,
+        state_size=64, n_groups=1, num_hidden_layers=4, chunk_size=128, use_cache=False,
+    ),
+    "wav2vec2": lambda: family("Wav2Vec2", "Model", waves(8, 48000)),
+    "segformer": lambda: family(
+        "Segformer", "ForSemanticSegmentation", images(4, 512), depths=[3, 4, 6, 3],
+        hidden_sizes=[64, 128, 320, 512],
+    ),
     "vit": lambda: timm_model("vit_base_patch16_224", 32),
     "resnet50": lambda: timm_model("resnet50", 32),
     "convnext": lambda: timm_model("convnext_tiny", 32),
     "mobilenetv3": lambda: timm_model("mobilenetv3_large_100", 64),
     "efficientnet": lambda: timm_model("efficientnet_b0", 32),
     "swin": lambda: timm_model("swin_tiny_patch4_window7_224", 32),
+    "mixer": lambda: timm_model("mixer_b16_224", 32),
+    "xcit": lambda: timm_model("xcit_small_12_p16_224", 32),
 }
+# fmt: on
 
 
 def event_ms(call: Callable[[], Any]) -> float:
