@@ -28,7 +28,7 @@ def languages(compiled: Any) -> set[str]:
     return {define.language for define in kernels(compiled.graph.program).values()}
 
 
-@pytest.mark.parametrize("emit", ["fx", "cpp"])
+@pytest.mark.parametrize("emit", ["fx", pytest.param("cpp", marks=pytest.mark.slow)])
 def test_the_encoder(emit: str, example: ModuleType) -> None:
     """In both host programs, of any batch in one; its text is read again."""
     torch.manual_seed(0)

@@ -133,7 +133,7 @@ ONCE = {
     **dict.fromkeys(CASES, frozenset[str]()),
     "scores": {"gluon_batched"}, "batch": {"batched_tma"}, "int8 weights": {"tma", "split_k"},
     "int8 weights, one row": {"gemv"}, "gated": {"tiled"}, "pair": {"gated_gluon"},
-    "experts": {"grouped"}, "blocks": {"gluon_scaled"},
+    "experts": {"grouped"},
 }  # fmt: skip
 
 

@@ -123,6 +123,7 @@ def one_and_several(x: Tensor, w: Tensor) -> Any:
     return y, *views, y, y.contiguous(), x, *of_input, dropped, seen, w, w[:], w.contiguous(), seen
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("backend", "emit", "dynamic"),
     [

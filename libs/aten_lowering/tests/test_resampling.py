@@ -130,8 +130,9 @@ def in_all_ways(oracle: Any, x: Tensor, op: Any, mode: str, aligned: bool | None
     kernels(oracle(backward, *gradients), len(HOW) if aligned is None else None)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
-    ("order", "aligned"), [(torch.contiguous_format, False), (torch.channels_last, True)]
+    ("order", "aligned"), [(torch.channels_last, True), (torch.contiguous_format, False)]
 )
 def test_antialiased(oracle: Any, order: torch.memory_format, aligned: bool) -> None:
     """Reduced, enlarged, and both; what asks for many places of a point is left to torch."""
