@@ -42,7 +42,6 @@ def spread(shard: int) -> list[tuple[str, str, str, str]]:
     return found
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     "shard", [pytest.param(n, marks=pytest.mark.slow if n % 3 else ()) for n in range(SHARDS)]
 )
