@@ -343,6 +343,8 @@ def test_what_was_drawn_is_not_drawn_anew(name: str, how: str | float, saved: li
         out = torch.compile(f, backend="compile_cli")(x, weight).sum()
         (got,) = torch.autograd.grad(out, [x])
     torch.testing.assert_close((got * x).sum(), out)
+    if name in ("dropout", "bernoulli"):  # of which seeds are kept
+        assert [t.shape for t in saved if t.dtype is torch.int64] == [(2,), (2,)]
 
 
 @pytest.mark.parametrize(

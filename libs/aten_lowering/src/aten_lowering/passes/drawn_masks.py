@@ -13,30 +13,43 @@ aten = torch.ops.aten
 
 
 def drawn_masks(graph: fx.Graph) -> None:
-    """`y, mask = native_dropout(x, p)` -> `mask = drawn(seed, ...); y = x * mask / (1 - p)`, of a
-    graph forward and backward. The seed is what is kept where the mask is computed again, in a
-    checkpoint too."""
+    """`y, mask = native_dropout(x, p)` -> `mask = drawn(seed, ...); y = x * mask / (1 - p)`, and
+    `bernoulli(x, p)` -> `drawn(seed, ...)` in its type, of a graph forward and backward. The seed
+    is what is kept where the mask is computed again, in a checkpoint too."""
     for node in graph.find_nodes(op="call_function", target=aten.native_dropout.default):
         if (p := draws(node)) is not None:
-            _replace(graph, node, p)
+            parts = {user.args[1]: user for user in node.users}
+            with graph.inserting_before(node):
+                mask = _drawn(graph, node, node.meta["val"][1], 1 - p)
+                y = dropped(graph, node.args[0], mask, p)
+            for new, part in ((y, 0), (mask, 1)):
+                if part in parts:
+                    _replace(parts[part], new, node)
+            graph.erase_node(node)
+    for node in graph.find_nodes(op="call_function", target=aten.bernoulli.p):
+        p = node.args[1] if len(node.args) == 2 and not node.kwargs else None
+        if isinstance(p, float) and 0 < p < 1:
+            value = node.meta["val"]
+            with graph.inserting_before(node):
+                mask = _drawn(graph, node, value, p)
+                _replace(node, call(graph, aten._to_copy.default, mask, dtype=value.dtype), node)
 
 
-def _replace(graph: fx.Graph, node: fx.Node, p: float) -> None:
+def _drawn(graph: fx.Graph, node: fx.Node, like: Tensor, p: float) -> fx.Node:
+    """A mask, and its seed."""
     x: Any = node.args[0]
-    parts = {user.args[1]: user for user in node.users}
-    like: Tensor = node.meta["val"][1]
-    with graph.inserting_before(node):
-        seed = graph.call_function(SEED, (like.device,))
-        seed.meta["val"] = like.new_empty((ROW,), dtype=torch.int64)
-        size = [size_of(graph, x, d) for d in range(like.dim())]
-        mask = call(graph, DRAWN, seed, size, _order(like), 1 - p)
-        y = dropped(graph, x, mask, p)
-    for new, part in ((y, 0), (mask, 1)):
-        new.meta = {**node.meta, "val": new.meta["val"]}
-        if part in parts:
-            parts[part].replace_all_uses_with(new)
-            graph.erase_node(parts[part])
-    graph.erase_node(node)
+    seed = graph.call_function(SEED, (like.device,))
+    seed.meta["val"] = like.new_empty((ROW,), dtype=torch.int64)
+    size = [size_of(graph, x, d) for d in range(like.dim())]
+    mask = call(graph, DRAWN, seed, size, _order(like), p)
+    mask.meta = {**node.meta, "val": mask.meta["val"]}
+    return mask
+
+
+def _replace(old: fx.Node, new: fx.Node, drawing: fx.Node) -> None:
+    new.meta = {**drawing.meta, "val": new.meta["val"]}
+    old.replace_all_uses_with(new)
+    old.graph.erase_node(old)
 
 
 def _order(x: Tensor) -> list[int]:
