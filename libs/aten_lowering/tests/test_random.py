@@ -142,7 +142,7 @@ def test_a_seed_decides_a_mask_wherever_it_is_drawn(lower_fn: Any, evaluate_grap
     assert 0.1 < float(got.float().mean()) < 0.4 and not lowered.fallbacks
 
     def two(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        seeds = [SEED(x.device) for _ in range(2)]
+        seeds = [SEED(x.device, n) for n in range(2)]
         return *seeds, *(DRAWN(s, [8], [0], 0.5) for s in seeds)
 
     lowered = lower_fn(two, torch.zeros(1))

@@ -1,7 +1,7 @@
 """An operator whose result is random and decided by a seed that is given: wherever it is computed,
 it is the same.
 
-    seed = seed(device)                        torch's generator decides it
+    seed = seed(device, 0)                     torch's generator decides it
     drawn(seed, [n, m], [0, 1], 0.9)[i, j]     is true with probability 0.9, which seed[0] and
                                                i*m + j decide
 
@@ -18,7 +18,9 @@ from torch import Tensor
 from loop_ir.ir import philox
 
 _LIBRARY: Any = torch.library.Library("aten_lowering", "FRAGMENT")  # type: ignore[no-untyped-call]  # of torch
-_LIBRARY.define("seed(Device device) -> Tensor", tags=[torch.Tag.nondeterministic_seeded])
+_LIBRARY.define(
+    "seed(Device device, int number) -> Tensor", tags=[torch.Tag.nondeterministic_seeded]
+)
 _LIBRARY.define("drawn(Tensor seed, SymInt[] size, int[] order, float p) -> Tensor")
 
 ROW = 2
@@ -31,8 +33,9 @@ def below(p: float) -> int:
     return min(round(p * 2**32), 2**32 - 1)
 
 
-def seed(device: torch.device) -> Tensor:
-    """Of 63 bits, the first of `ROW` numbers."""
+def seed(device: torch.device, number: int) -> Tensor:
+    """Of 63 bits, the first of `ROW` numbers. number: another for each of a graph's, which torch
+    would take for one call otherwise."""
     return torch.randint(2**63 - 1, (ROW,), device=device)
 
 

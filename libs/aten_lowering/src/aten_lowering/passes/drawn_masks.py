@@ -38,7 +38,8 @@ def drawn_masks(graph: fx.Graph) -> None:
 def _drawn(graph: fx.Graph, node: fx.Node, like: Tensor, p: float) -> fx.Node:
     """A mask, and its seed."""
     x: Any = node.args[0]
-    seed = graph.call_function(SEED, (like.device,))
+    number = len(graph.find_nodes(op="call_function", target=SEED))
+    seed = graph.call_function(SEED, (like.device, number))
     seed.meta["val"] = like.new_empty((ROW,), dtype=torch.int64)
     size = [size_of(graph, x, d) for d in range(like.dim())]
     mask = call(graph, DRAWN, seed, size, _order(like), p)
