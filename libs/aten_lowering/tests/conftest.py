@@ -160,9 +160,12 @@ def lower_fn() -> Callable[..., Lowered]:
     """Lowers without evaluating."""
 
     def run(
-        fn: Callable[..., Any], *inputs: Any, functional: bool = True, eager_random: bool = False
+        fn: Callable[..., Any],
+        *inputs: Any,
+        functional: bool = True,
+        symbolic: bool = False,
+        **options: Any,
     ) -> Lowered:
-        traced = trace(fn, inputs, functional=functional)
-        return lower_with_report(traced, eager_random=eager_random)
+        return lower_with_report(trace(fn, inputs, symbolic, functional), **options)
 
     return run

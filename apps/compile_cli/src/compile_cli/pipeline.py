@@ -36,7 +36,17 @@ from compile_cli.record import Record
 from compile_cli.refusals import plan_refusals
 from compile_cli.result import CompiledGraph, lazy_inputs
 from cuda_graphs import Lending
-from loop_ir import FuseOptions, FusionReport, Graph, Kernel, explain, fuse_with_report, serve_one
+from loop_ir import (
+    FuseOptions,
+    FusionReport,
+    Graph,
+    Irregular,
+    Kernel,
+    explain,
+    fuse_with_report,
+    serve_one,
+    verify,
+)
 from loop_ir.ir import hints_of
 from planner import (
     ChannelsLast,
@@ -81,18 +91,24 @@ def compile_graph(
     inputs of a call, which kernels are measured on."""
     last = last or ChannelsLast(options)
 
-    with record.stage("lower"):
-        lowered = lower_with_report(
-            gm,
-            on_pass=lambda name, g: record.after("aten", name, (gm, g)),
-            before=early_passes(options, last),
-            eager_random=options.random == "eager",
-        )
-        lowered = serve_one_of(lowered)
-        record.after("loop", "lower", lowered.graph)
+    def compiled_from(fold_layers: bool) -> CompiledGraph:
+        with record.stage("lower"):
+            lowered = lower_with_report(
+                gm,
+                on_pass=lambda name, g: record.after("aten", name, (gm, g)),
+                before=early_passes(options, last),
+                eager_random=options.random == "eager",
+                fold_layers=fold_layers,
+            )
+            lowered = serve_one_of(lowered)
+            record.after("loop", "lower", lowered.graph)
+        fusing = fuse_options(options, lowered.graph)
+        return compile_loop(lowered, fusing, options, record, check_inputs, lending, began, given)
 
-    fusing = fuse_options(options, lowered.graph)
-    compiled = compile_loop(lowered, fusing, options, record, check_inputs, lending, began, given)
+    try:
+        compiled = compiled_from(options.fuse and not record.keep)  # what is kept has all layers
+    except Irregular:
+        compiled = compiled_from(False)
 
     def explained() -> str:
         return "\n".join(filter(None, (compiled.explain(), last.explain())))
@@ -207,6 +223,11 @@ def host_program(
         fused, fusion = fuse_with_report(
             loop, fusing, lambda name, g: record.after("fused", name, g), options.verify
         )
+        if lowered.layers is not None:
+            loop, fused = lowered.whole(loop), lowered.whole(fused)
+            fusion = replace(fusion, before=loop, after=fused)
+            if options.verify:
+                verify(fused)
         fused = named_apart(fused) if called else fused
         fused, lists = gather(fused, hints_of(fused.symbols)) if options.fuse else (fused, {})
         record.after("fused", "gather", fused)

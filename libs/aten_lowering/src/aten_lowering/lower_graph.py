@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from torch import fx
 
 from aten_lowering.associative_scans import associative_scans
+from aten_lowering.layers import fold
 from aten_lowering.lower_nodes import Lowerer, Stuck
 from aten_lowering.lowered import Lowered
 from aten_lowering.meta import unsupported
@@ -39,15 +40,19 @@ def lower_with_report(
     before: Sequence[Pass[fx.Graph]] = (),
     eager_random: bool = False,
     within: Within | None = None,
+    fold_layers: bool = False,
 ) -> Lowered:
     """`lower`, with the tensors of the constants and the reason of every fallback.
 
     before: the caller's own passes, which run first, on a copy of the graph; nodes that they add
     carry fake tensors. eager_random: random operators stay torch's own, whose numbers eager has;
-    else they are kernels, of other numbers. within: of a subgraph, what calls it.
+    else they are kernels, of other numbers. within: of a subgraph, what calls it. fold_layers: the
+    graph has fewer layers where many are alike (`Lowered.whole`).
     `on_pass(name, graph)` sees the FX graph after every pass."""
-    graph = fx.Graph()
-    graph.output(graph.graph_copy(gm.graph, {}))
+    folded = fold(gm.graph) if fold_layers else None
+    graph = fx.Graph() if folded is None else folded[0]
+    if folded is None:
+        graph.output(graph.graph_copy(gm.graph, {}))
     settle_sizes(graph)
     settle_slices(graph)
     forget_blocks(graph)
@@ -62,7 +67,7 @@ def lower_with_report(
 
     while True:
         try:
-            how = within, eager_random, lower_body, lower
+            how = within, eager_random, lower_body, lower, folded and folded[1:]
             return Lowerer(gm, graph, name, *how).run()
         except Stuck as stuck:
             node = stuck.node

@@ -43,7 +43,7 @@ from aten_lowering.meta import (
 from aten_lowering.opaque import Opaque, attribute
 from aten_lowering.passes.purity import mutates
 from aten_lowering.placement import UPDATES, Placement, is_partial
-from aten_lowering.seeds import Seeds
+from aten_lowering.seeds import Seeds, draw, seed_name
 from aten_lowering.subgraphs import Subgraphs, Within, parts_of, taken_types
 from aten_lowering.symbols import graph_symbols, hangs_on_data, unbacked, used_buffers
 from aten_lowering.tensors import Fallback, Tensors
@@ -55,12 +55,13 @@ from loop_ir import (
     Extern,
     Graph,
     GraphArg,
+    Layers,
     Node,
     Origin,
     TensorRef,
     TensorType,
 )
-from loop_ir.ir import mentioned
+from loop_ir.ir import mentioned, writes
 from symexpr import symbol
 
 aten = torch.ops.aten
@@ -87,6 +88,7 @@ class Lowerer(Tensors):
         eager_random: bool,
         lower_body: Callable[[fx.GraphModule, str, Within], Lowered],
         lower_scores: Lower,
+        layers: tuple[Layers, frozenset[str]] | None = None,
     ) -> None:
         values = pytree.tree_leaves([n.meta.get("val") for n in graph.nodes])
         for_gpu = any(isinstance(v, torch.Tensor) and v.is_cuda for v in values)
@@ -100,12 +102,14 @@ class Lowerer(Tensors):
         self.attentions: dict[str, Attention] = {}
         self.hangs = any(map(unbacked, values))
         self.bound: set[str] = set()
-        self.seeds = None if eager_random else Seeds(graph, self.fresh)
+        self.seeds = None if eager_random else Seeds(self.fresh)
+        self.layers = layers
         self.lower_scores = lower_scores
         self.subgraphs = Subgraphs(gm, self.fresh, lower_body)
 
     def run(self) -> Lowered:
         """Lowers all nodes, in order. Raises `Stuck` for the first that cannot be lowered."""
+        made: set[str] = set()
         for node in self.graph.nodes:
             count = len(self.nodes)
             try:
@@ -113,12 +117,13 @@ class Lowerer(Tensors):
                 self.bind(count)
             except CannotLower as e:
                 raise Stuck(node, e) from e
-        if self.seeds is not None:
-            self.nodes[:0] = self.seeds.nodes()
+            if self.layers is not None and node.name in self.layers[1]:
+                made.update(*map(writes, self.nodes[count:]))
+        seeds = {} if self.seeds is None else self.seeds.drawn
         used = used_buffers((tuple(self.nodes), self.outputs))
         graph = Graph(
             name=self.name,
-            inputs=tuple(self.buffers.inputs),
+            inputs=(*self.buffers.inputs, *seeds.values()),
             nodes=tuple(self.nodes),
             outputs=self.outputs,
             constants=tuple((n, o.storage) for n, o in self.buffers.constants.items() if n in used),
@@ -126,11 +131,19 @@ class Lowerer(Tensors):
         tensors = {name: t for name, t in self.buffers.tensors.items() if name in used}
         fallbacks = tuple(self.fallbacks)
         graph = graph_symbols(graph, self.gm)
+        layers: Layers | None = None
+        if self.layers is None:
+            graph = draw(graph, len(self.buffers.inputs))
+        else:
+            given = self.graph.find_nodes(op="placeholder"), self.buffers.inputs
+            known = {node.name: i.name for node, i in zip(*given, strict=True)}
+            known |= {seed_name(node): i.name for node, i in seeds.items()}
+            layers = self.layers[0].named(lambda n: known.get(n) or self.fresh(n), made)
         bound = assumed(self.gm, {s.name for s in graph.symbols}, self.asserted)
         inner = self.subgraphs
         controls = {name: control for control, name in inner.controls.items()}
-        besides = (self.kernels, bound, self.operators, self.attentions, inner.lowered, controls)
-        return Lowered(graph, tensors, fallbacks, *besides)
+        found = (self.kernels, bound, self.operators, self.attentions, inner.lowered, controls)
+        return Lowered(graph, tensors, fallbacks, *found, layers)
 
     def node(self, node: fx.Node) -> None:
         """Lowers one node, of any kind. Raises `CannotLower`."""

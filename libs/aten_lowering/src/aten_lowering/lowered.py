@@ -10,10 +10,11 @@ import torch
 
 from aten_lowering.attention import Attention
 from aten_lowering.conditions import Conditions
+from aten_lowering.seeds import draw
 from aten_lowering.subgraphs import Control
 from aten_lowering.tensors import Fallback
 from aten_lowering.user_kernels import KernelObject
-from loop_ir import Graph
+from loop_ir import Graph, Layers, unfold
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,8 @@ class Lowered:
     operators: what an `Extern` calls that is no operator of torch, by its target.
     attentions: those of `operators` that are attention.
     subgraphs: the subgraphs that an `Extern` calls, by name.
-    controls: how data decides on calls of subgraphs, by name."""
+    controls: how data decides on calls of subgraphs, by name.
+    layers: what was left out of `graph` that is like the rest of it; `whole` puts it back."""
 
     graph: Graph
     constants: dict[str, torch.Tensor]
@@ -38,3 +40,10 @@ class Lowered:
     attentions: Mapping[str, Attention] = field(default_factory=dict)
     subgraphs: Mapping[str, Lowered] = field(default_factory=dict)
     controls: Mapping[str, Control] = field(default_factory=dict)
+    layers: Layers | None = None
+
+    def whole(self, graph: Graph) -> Graph:
+        """A graph that passes made of `graph`, with what was left out. Raises `Irregular`."""
+        if self.layers is None:
+            return graph
+        return draw(unfold(graph, self.layers), len(self.layers.inputs))

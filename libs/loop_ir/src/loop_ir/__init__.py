@@ -4,7 +4,7 @@ A graph of kernels, extern calls and matmuls is data: it prints and parses back,
 a reference meaning (`interpret_graph`), and `fuse` turns many small kernels into few, moving
 fewer bytes, with a report of what it did and why not more."""
 
-from loop_ir.errors import LoopIRError, ParseError, PassError, VerifyError
+from loop_ir.errors import Irregular, LoopIRError, ParseError, PassError, VerifyError
 from loop_ir.fusion.explain import explain, why_not
 from loop_ir.fusion.fuse import FusionReport, fuse, fuse_with_report
 from loop_ir.fusion.gates import GatedPair, gated_halves, gated_pairs
@@ -61,6 +61,7 @@ from loop_ir.ir.strides import (
 from loop_ir.ir.verify import verify
 from loop_ir.passes.base import Pass, run_passes
 from loop_ir.passes.serve_one import serve_one
+from loop_ir.passes.unfold import LayerResult, Layers, unfold
 from loop_ir.splitting.online_softmax import pair_softmax
 from loop_ir.splitting.row_pieces import in_pieces, row_of_pieces
 from loop_ir.splitting.shared_rows import can_hold_together, programs_of_row
@@ -91,7 +92,10 @@ __all__ = [
     "GraphInput",
     "Index",
     "Indirect",
+    "Irregular",
     "Kernel",
+    "LayerResult",
+    "Layers",
     "Load",
     "LoopIRError",
     "Matmul",
@@ -149,6 +153,7 @@ __all__ = [
     "run_passes",
     "serve_one",
     "shares_scans",
+    "unfold",
     "verify",
     "whole_epilogue",
     "why_not",

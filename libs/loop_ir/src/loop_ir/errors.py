@@ -151,3 +151,7 @@ class ExternNeeded(LoopIRError):
         super().__init__(
             f"the graph calls {target}: pass `extern=callable(target, args, kwargs)` that runs it"
         )
+
+
+class Irregular(LoopIRError):
+    """What was made of a graph with fewer layers is not the same for each of them."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from loop_ir.fusion.fuse_kernels import FuseEpilogues, FuseKernels, FusePrologues
 from loop_ir.fusion.join_numbers import JoinNumbers
@@ -32,13 +33,32 @@ from loop_ir.splitting.split_reductions import SplitReductions
 
 @dataclass(frozen=True)
 class FusionReport:
-    """What was fused, in order, and the traffic before and after (bytes, at the hints)."""
+    """What was fused, in order, and the graphs before and after: of layers that are alike, some
+    may stand for all in `fusions`."""
 
     fusions: tuple[Fusion, ...]
-    bytes_before: int
-    bytes_after: int
-    kernels_before: int
-    kernels_after: int
+    before: Graph
+    after: Graph
+
+    @cached_property
+    def bytes_before(self) -> int:
+        """Bytes that kernels move before it, at the hints."""
+        return bytes_moved(self.before)
+
+    @cached_property
+    def bytes_after(self) -> int:
+        """Bytes that kernels move after it, at the hints."""
+        return bytes_moved(self.after)
+
+    @property
+    def kernels_before(self) -> int:
+        """The number of kernels before it."""
+        return _kernels(self.before)
+
+    @property
+    def kernels_after(self) -> int:
+        """The number of kernels after it."""
+        return _kernels(self.after)
 
     def __str__(self) -> str:
         lines = [
@@ -103,10 +123,7 @@ def fuse_with_report(
         after.append(JoinNumbers())
     fused, decisions = run_and_report(graph, [*before, *middle, *after], on_pass, check)
     fusions = tuple(d for d in decisions if isinstance(d, Fusion))
-    report = FusionReport(
-        fusions, bytes_moved(graph), bytes_moved(fused), _kernels(graph), _kernels(fused)
-    )
-    return fused, report
+    return fused, FusionReport(fusions, graph, fused)
 
 
 def _kernels(graph: Graph) -> int:

@@ -4,7 +4,7 @@
 rewrites kernels, as passes and code generators do."""
 
 from loop_ir.ir.affine import linear, product, span, substitute
-from loop_ir.ir.alike import Alike
+from loop_ir.ir.alike import Alike, node_form
 from loop_ir.ir.analysis import (
     at_hints,
     bound_by_data,
@@ -34,6 +34,6 @@ from loop_ir.ir.names import (
     value_names,
     varying,
 )
-from loop_ir.ir.renaming import new_buffer, renumber, union_buffers
+from loop_ir.ir.renaming import fresh_name, new_buffer, renumber, union_buffers
 from loop_ir.ir.rewrite import map_statements, ranges_of, simplify_with
 from loop_ir.ir.scalars import philox

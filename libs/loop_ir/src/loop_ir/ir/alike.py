@@ -1,12 +1,29 @@
 """Kernels that differ in nothing but their name, their origins and what their buffers are called,
 as those of the layers of a model do: what was made of one is made of another by renaming it."""
 
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
-from loop_ir.ir.nodes import Buffer, Const, Kernel, Load, Phase, Stmt, Store
+from loop_ir.ir.nodes import (
+    Buffer,
+    Const,
+    CopyBack,
+    Extern,
+    Kernel,
+    Load,
+    Matmul,
+    Node,
+    Operand,
+    Origin,
+    Phase,
+    Scales,
+    Stmt,
+    Store,
+    TensorRef,
+    UserKernel,
+)
 
 Made = TypeVar("Made")
 
@@ -70,6 +87,120 @@ def _part(stmt: Stmt, names: dict[str, int]) -> Hashable:
     return stmt
 
 
+def node_form(node: Node) -> Form:
+    """`form` of any node: the same structure for nodes that do the same with buffers of the same
+    types."""
+    if isinstance(node, Kernel):
+        return form(node)
+    names: dict[str, int] = {}
+
+    def number(name: str) -> int:
+        return names.setdefault(name, len(names))
+
+    def part(value: Any) -> Hashable:
+        match value:
+            case TensorRef():
+                return number(value.buffer), value.type, value.conj, value.neg, value.again
+            case Kernel():
+                found = form(value)
+                return found.structure, tuple(map(number, found.names))
+            case Extern():
+                outs = tuple(out and (number(out[0]), out[1]) for out in value.outs)
+                more = value.tuple_result, tuple(map(number, value.mutates)), value.binds
+                return value.target, part(value.args), part(value.kwargs), outs, *more
+            case Operand() | Scales():
+                return tuple(part(getattr(value, f.name)) for f in fields(value))
+            case tuple():
+                return tuple(map(part, value))
+            case int() | float() | complex():
+                return repr(value)  # 1, 1.0 and True are equal, as are the zeros
+        kept: Hashable = value
+        return kept
+
+    parts: tuple[Hashable, ...]
+    match node:
+        case Matmul():
+            own = number(node.out), node.type, part(node.extern)
+            given = node.operands, node.bias, node.epilogue, node.alpha, node.beta
+            parts = *own, part((*given, node.scales, node.groups))
+        case UserKernel():
+            outs = tuple((number(name), type) for name, type in node.outs)
+            how = node.kernel, node.grids, part(node.constants), node.descriptors
+            parts = *how, part(node.args), outs, tuple(map(number, node.mutates))
+        case CopyBack():
+            parts = part(node.src), part(node.dst)
+        case Extern():
+            parts = (part(node),)
+    return Form(Structure((type(node).__name__, parts)), tuple(names))
+
+
+def renamed_node(node: Node, names: Mapping[str, str], name: str = "") -> Node:
+    """The node with buffers called otherwise, those that `names` has; a kernel is called `name`."""
+
+    def called(buffer: str) -> str:
+        return names.get(buffer, buffer)
+
+    def named(value: Any) -> Any:
+        return called(value) if isinstance(value, str) else value and (called(value[0]), value[1])
+
+    def part(value: Any) -> Any:
+        match value:
+            case TensorRef():
+                return replace(value, buffer=called(value.buffer))
+            case Kernel():
+                again = {n: called(n) for n in form(value).names}
+                return _renamed(value, again, value.name, value.origins)
+            case Extern() | Operand() | Scales() | Matmul() | CopyBack() | UserKernel():
+                found: dict[str, Any] = {f.name: getattr(value, f.name) for f in fields(value)}
+                more = {n: part(found[n]) for n in _PARTS & found.keys()}
+                more |= {n: called(found[n]) for n in ("out",) if n in found}
+                for n in {"outs", "mutates"} & found.keys():
+                    more[n] = tuple(map(named, found[n]))
+                return replace(value, **more)
+            case tuple():
+                return tuple(map(part, value))
+        return value
+
+    made: Node = part(node)
+    return replace(made, name=name) if name and isinstance(made, Kernel | UserKernel) else made
+
+
+# Fields of nodes that mention buffers, but for those that are names of buffers.
+_PARTS = [
+    "args",
+    "kwargs",
+    "operands",
+    "ref",
+    "prologue",
+    "bias",
+    "extern",
+    "epilogue",
+    "scales",
+    "groups",
+    "a",
+    "b",
+    "src",
+    "dst",
+]
+
+
+def _renamed(
+    made: Kernel, names: Mapping[str, str], name: str, origins: tuple[Origin, ...]
+) -> Kernel:
+    """A kernel with other names, all of them different, of which it has all."""
+    kernel = Kernel(
+        name,
+        tuple([Buffer(names[b.name], b.type, b.written) for b in made.buffers]),
+        made.axes,
+        tuple([Phase(p.axes, tuple([_moved(s, names) for s in p.body])) for p in made.phases]),
+        made.symbols,
+        origins,
+    )
+    known = form(made)
+    _keep(kernel, Form(known.structure, tuple([names[n] for n in known.names])))
+    return kernel
+
+
 class Alike:
     """What was made of kernels, for others that are alike."""
 
@@ -121,21 +252,11 @@ class Alike:
 
     def _again(self, made: Kernel, kernels: Sequence[Kernel], names: dict[str, str]) -> Kernel:
         origins = tuple(dict.fromkeys(o for k in kernels for o in k.origins))
-        last = kernels[-1].name
-        kernel = Kernel(
-            last,
-            tuple([Buffer(names[b.name], b.type, b.written) for b in made.buffers]),
-            made.axes,
-            tuple([Phase(p.axes, tuple([_moved(s, names) for s in p.body])) for p in made.phases]),
-            made.symbols,
-            origins,
-        )
-        known = self.form(made)
-        _keep(kernel, Form(known.structure, tuple([names[n] for n in known.names])))
-        return kernel
+        self.form(made)
+        return _renamed(made, names, kernels[-1].name, origins)
 
 
-def _moved(stmt: Stmt, names: dict[str, str]) -> Stmt:
+def _moved(stmt: Stmt, names: Mapping[str, str]) -> Stmt:
     if isinstance(stmt, Load | Store):
         # A copy keeps what was found of the statement, none of which hangs on the buffer.
         stmt = copy(stmt)
