@@ -187,3 +187,19 @@ def test_what_no_kernel_computes_stays_a_call_and_says_so() -> None:
     model = compiled(f, wide)
     (why,) = [x.reason for x in model.graph.fallbacks if x.op == "flex_attention"]
     assert why == "heads of 300 and 300 columns"
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients_in_float64(causal: bool) -> None:
+    """Of the whole operator, torch's fake tensors take what is kept for them for f32."""
+
+    def attention(q: Tensor) -> Tensor:
+        k, v = q * 0.5, q.flip(-2)
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    found = []
+    for run in (torch.compile(attention, backend="compile_cli"), attention):
+        q = torch.linspace(-1, 1, 24, dtype=torch.float64).view(1, 2, 3, 4).requires_grad_()
+        (grad,) = torch.autograd.grad(run(q).sin().sum(), q)
+        found.append(grad)
+    torch.testing.assert_close(*found, rtol=1e-12, atol=1e-13)

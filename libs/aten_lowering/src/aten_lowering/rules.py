@@ -14,7 +14,7 @@ from torch._ops import OpOverload
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 from aten_lowering.registry import of_ranks
-from aten_lowering.torch_compat import decomposed_index_add, pw_cast_for_opmath
+from aten_lowering.torch_compat import COMPOSITE, decomposed_index_add, pw_cast_for_opmath
 
 aten = torch.ops.aten
 RULES: dict[OpOverload, Callable[..., Any]] = {}
@@ -473,6 +473,13 @@ def ldexp(x: Tensor, other: Tensor) -> Any:
     narrow = other.dtype in (torch.float16, torch.bfloat16)
     power = torch.pow(2.0, other.float() if narrow else other)
     return x * (power.to(other.dtype) if narrow else power)
+
+
+def attention(query: Tensor, *args: Any, **more: Any) -> Any:
+    """By its parts in f64 on a CPU: torch's fake tensors take for f32 what the whole keeps there."""
+    if query.dtype is torch.float64 and query.device.type == "cpu":
+        return aten._scaled_dot_product_attention_math.default(query, *args, **more)[0]
+    return aten.scaled_dot_product_attention.default._op_dk(COMPOSITE, query, *args, **more)
 
 
 def dropout(x: Tensor, p: float, train: bool | None) -> Tensor:

@@ -3,7 +3,8 @@ operators that have lowerings (torch's kernels in Python would decompose it befo
 gathers whose gradient is four atomic scatters), softshrink (whose kernel in Python gives zeros of
 another sign than eager's), margins of several labels (whose kernel in Python takes what follows the
 last label for the first class), the gradient of running products (a loop over their elements),
-circular padding (a copy in place for each edge) and dropout (a copy where it drops nothing)."""
+circular padding (a copy in place for each edge), dropout (a copy where it drops nothing) and
+attention in f64 on a CPU."""
 
 import functools
 import threading
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from aten_lowering.rules import cumprod_backward, dropout, pad_circular
+from aten_lowering.rules import attention, cumprod_backward, dropout, pad_circular
 from aten_lowering.torch_compat import COMPOSITE, DispatchKey, upsample_compute_output_size
 
 aten = torch.ops.aten
@@ -33,6 +34,7 @@ _RULES: dict[OpOverload, Callable[..., Any]] = {
     aten.cumprod_backward.default: cumprod_backward,
     aten._pad_circular.default: pad_circular,
     aten.dropout.default: dropout,
+    aten.scaled_dot_product_attention.default: attention,
 }
 _KEYS = (DispatchKey.Autograd, COMPOSITE)
 _LOCK = threading.RLock()
