@@ -476,7 +476,7 @@ def ldexp(x: Tensor, other: Tensor) -> Any:
 
 
 def attention(query: Tensor, *args: Any, **more: Any) -> Any:
-    """By its parts in f64 on a CPU: torch's fake tensors take for f32 what the whole keeps there."""
+    """By its parts in f64 on a CPU: torch's fake tensors take for f32 what the whole keeps."""
     if query.dtype is torch.float64 and query.device.type == "cpu":
         return aten._scaled_dot_product_attention_math.default(query, *args, **more)[0]
     return aten.scaled_dot_product_attention.default._op_dk(COMPOSITE, query, *args, **more)
