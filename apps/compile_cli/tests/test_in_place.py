@@ -268,3 +268,12 @@ def test_running_statistics_are_written_by_the_kernel_that_has_them() -> None:
     _, finish, apply = graph.nodes
     given = {i.name for i in graph.inputs}
     assert len(given.intersection(writes(finish))) == 2 and not given.intersection(writes(apply))
+
+
+def test_each_of_many_alike_layers_counts_for_itself() -> None:
+    layers = [layer for _ in range(8) for layer in (nn.Linear(4, 4), nn.BatchNorm1d(4))]
+    model, x = nn.Sequential(*layers), torch.randn(6, 4)
+    reference = copy.deepcopy(model)
+    torch.compile(model, backend="compile_cli")(x).sum().backward()
+    reference(x)
+    torch.testing.assert_close(dict(model.named_buffers()), dict(reference.named_buffers()))

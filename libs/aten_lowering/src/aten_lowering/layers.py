@@ -15,7 +15,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from aten_lowering.passes.purity import mutates
+from aten_lowering.passes.purity import mutates, written_inputs
 from aten_lowering.seeds import is_drawn, seed_name
 from loop_ir import LayerResult, Layers
 from tensor_ir import Run, longest_run
@@ -26,8 +26,8 @@ LEAST = 2  # layers that are worth being left out
 
 def fold(graph: fx.Graph) -> tuple[fx.Graph, Layers, frozenset[str]] | None:
     """A copy of the graph with fewer layers, which ones those are, and the names of the nodes of
-    layers. None of a graph that has too few alike layers."""
-    if mutates(graph):
+    layers. None of a graph that has too few alike layers, or writes to its inputs."""
+    if mutates(graph) or written_inputs(graph):
         return None
     nodes = _ordered(graph)
     calls = [n for n in nodes if n.op == "call_function"]

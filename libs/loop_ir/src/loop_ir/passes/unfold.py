@@ -9,6 +9,7 @@ y1 = f(x, w0); y2 = f(y1, w1); y3 = f(y2, w7)   ->   y1; y2; y2_1 = f(y2, w2); .
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -185,9 +186,19 @@ class _Unfolding:
                 return value  # a size, which layers share
             name = value.buffer
             part = self._written(name)
-            if name in self.layers.places or later in ((0,), range(out + 1), (out,))[part]:
+            read = name in self.layers.places and name not in self.writer
+            if read or later in ((0,), range(out + 1), (out,))[part]:
                 return replace(value, buffer=name if part == 2 else self.at(name, later))
         raise Irregular(f"no result is that of layer {layer}")
+
+    def _check_inputs(self, nodes: Iterable[Node]) -> None:
+        """That layers that were left out take as often what is theirs as the one before them."""
+        count = Counter(name for node in nodes for name in node_form(node).names)
+        ahead, out = self.layers.ahead, self.layers.left_out
+        for row in self.layers.rows:
+            for name in row[ahead : ahead + out]:
+                if row[0] in self.given and count[name] != count[row[ahead - 1]]:
+                    raise Irregular(f"{name} is not taken as {row[ahead - 1]} is")
 
     def graph_of_all(self) -> Graph:
         """The graph of all layers."""
@@ -196,6 +207,7 @@ class _Unfolding:
             if alike := next((types[n] for n in row if n in types), None):
                 types |= {n: types.get(n, alike) for n in row}
         nodes = tuple(self.nodes())
+        self._check_inputs(nodes)
         outputs = tuple(self.result(*each) for each in self.layers.results)
         names = dict.fromkeys((*self.layers.inputs, *types))
         inputs = tuple(replace(types[n], name=n) for n in names)
