@@ -52,7 +52,6 @@ def test_the_change_fits(page: Path, tmp_path: Path) -> None:
     _changed(page, tmp_path)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("page", WALKS, ids=lambda page: page.stem)
 def test_the_change_works(page: Path, tmp_path: Path) -> None:
     (program,) = _blocks(page, "python")

@@ -124,7 +124,6 @@ def test_what_a_graph_sends_is_sent_while_it_computes(monkeypatch: pytest.Monkey
     assert called.index(["all_reduce_"]) < called.index(["mm"]) < called.index(["wait_tensor"])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
 def test_two_processes_share_a_batch(kind: str) -> None:
     """Each has a half, and the parameters are those of steps of the whole, also where each process

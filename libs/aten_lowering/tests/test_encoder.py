@@ -102,7 +102,6 @@ def test_linear_takes_all_rows_at_once(dynamic_graph: Graph) -> None:
     assert len(first.extern.args[0].type.size) == 3
 
 
-@pytest.mark.slow  # `tests/test_encoder.py` compiles it by `torch.compile`
 def test_aot_autograd(encoder: Any, evaluate_graph: Any) -> None:
     """The graph that torch.compile would hand over: parameters first, then inputs."""
     torch.manual_seed(0)

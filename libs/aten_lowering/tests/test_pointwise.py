@@ -244,9 +244,7 @@ PLACES = torch.tensor([1, 3])
 
 
 @pytest.mark.parametrize("name", COMPLEX)
-@pytest.mark.parametrize(
-    "dtype", [torch.complex64, pytest.param(torch.complex128, marks=pytest.mark.slow)], ids=str
-)
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
 def test_complex_numbers_in_kernels(oracle: Any, name: str, dtype: torch.dtype) -> None:
     x, y = torch.randn(2, 4, 6, dtype=dtype)
     x[0, 0], y[0, :2] = 0, torch.tensor([1e30, 1e-30j])

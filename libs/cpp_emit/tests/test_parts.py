@@ -134,7 +134,6 @@ def test_damaged_parts_are_made_again(tmp_path: Path) -> None:
         made.write_bytes(whole[: len(whole) // 2])
 
 
-@pytest.mark.slow
 def test_a_compiler_that_cannot_make_parts_builds_without(tmp_path: Path) -> None:
     poor = tmp_path / "poor"
     poor.write_text(

@@ -78,7 +78,6 @@ def test_dispatch_costs_at_most_a_microsecond(select, microseconds):
     assert microseconds(lambda: kernel(*args), direct + 0.55, calls=100) < direct + 0.55
 
 
-@pytest.mark.slow
 def test_benchmark_runs(tmp_path, monkeypatch, capsys):
     out = tmp_path / "figures.json"
     monkeypatch.setattr(sys, "argv", ["dispatch.py", "--quick", "--json", str(out)])

@@ -361,7 +361,6 @@ def test_lookback_compiles(tools: SimpleNamespace) -> None:
     assert len(compile_kernel(tools.kernel_source(emitted), Target(90)).cubin) < 500_000
 
 
-@pytest.mark.slow
 def test_places_compile(tools: SimpleNamespace) -> None:
     """In short blocks: LLVM takes seconds for each thousand places of a block."""
     for width in (64, 100000):

@@ -82,7 +82,6 @@ def test_interprets_and_compiles_in_one_process(rows: KernelSource, order: str) 
     assert compile(rows, Target(90)).cubin == first.cubin
 
 
-@pytest.mark.slow
 def test_independent_of_the_environment(rows: KernelSource, tmp_path: Path) -> None:
     """With TRITON_INTERPRET=1, the same numbers and the same cubin."""
     script = tmp_path / "script.py"
