@@ -114,7 +114,6 @@ EVERY = [
 ]
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize(("form", "emit"), EVERY)
 def test_one_launch_with_all_that_follows(options: dict[str, Any], form: str, emit: str) -> None:
     torch.manual_seed(0)
@@ -133,7 +132,6 @@ CALLS = (
 )  # fmt: skip
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     "form",
     [pytest.param(form, marks=() if form in CALLS else pytest.mark.slow) for form in FORMS],

@@ -152,7 +152,6 @@ EVERY = [
 ]
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize(("form", "emit"), EVERY)
 def test_templates_and_the_vendor_in_one_program(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, emit: str, form: str

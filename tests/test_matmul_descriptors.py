@@ -59,7 +59,6 @@ class Layer(nn.Module):
         return F.gelu(self.up(x)) @ self.down
 
 
-@pytest.mark.spread(2)
 @pytest.mark.usefixtures("fresh_dynamo")
 @pytest.mark.parametrize(
     ("dynamic", "config"),

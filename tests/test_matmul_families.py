@@ -124,7 +124,6 @@ def choose(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MatmulPlanner, "_ways", ways)
 
 
-@pytest.mark.spread(3)
 @pytest.mark.parametrize(("name", "family", "emit"), EVERY)
 def test_each_family(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, name: str, family: str, emit: str

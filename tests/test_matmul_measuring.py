@@ -114,7 +114,6 @@ def close(compiled: Any, fn: Callable[..., Any], args: tuple[torch.Tensor, ...])
 
 # Whichever wins, both sides are computed and compared: the vendor's wins once with a prologue and
 # once with a batch.
-@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("name", "templates"),
     [

@@ -129,7 +129,6 @@ EVERY = [
 ]
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize(("form", "emit"), EVERY)
 def test_one_launch(options: dict[str, Any], form: str, emit: str) -> None:
     torch.manual_seed(0)

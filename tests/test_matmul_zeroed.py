@@ -136,7 +136,6 @@ FILLED = [
 ]
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("rows", "configs", "emit"),
     [

@@ -39,7 +39,6 @@ def test_dynamic_sizes(options: dict[str, Any], emit: str) -> None:
             torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients(options: dict[str, Any], kind: str) -> None:
     """Also where the factor of a product is zero, and where an extreme is one of equals."""

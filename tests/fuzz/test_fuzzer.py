@@ -252,7 +252,6 @@ _NO_ARTEFACTS: dict[str, tuple[Program, int, float]] = {
 }  # fmt: skip
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize("case", [*_ARTEFACTS, *_NO_ARTEFACTS])
 def test_what_hangs_on_eagers_own_order_may_differ(
     case: str, monkeypatch: pytest.MonkeyPatch

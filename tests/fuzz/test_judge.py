@@ -117,7 +117,6 @@ GRADIENTS: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...], float, flo
 }  # fmt: skip
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_gradients_of_what_overflows_on_the_way(name: str) -> None:
     """(A number is as good only beside those that eager gives where it keeps within its type.)"""

@@ -79,7 +79,6 @@ WRITERS = {
 HOSTS = (added_and_read, columns)
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("fn", "args", "made", "emit"),
     [
@@ -226,7 +225,6 @@ def custom_old_row(x: Tensor, y: Tensor) -> Any:
     return z, w
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("entry", "emit"),  # Dynamo's program is emitted as the exported one is
     [

@@ -233,7 +233,6 @@ FLOATS: list[tuple[Callable[..., Any], tuple[Shape, ...]]] = [
 ]
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("model", "shapes"), [*FLOATS, pytest.param(bicubic, FLOATS[2][1], marks=pytest.mark.slow)]
 )

@@ -245,7 +245,6 @@ def test_matmuls(oracle: Any) -> None:
     assert isinstance(oracle(torch.mm, a.long(), b.long()).graph.nodes[-1], Extern)
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     "shape", [(), (1,), (5,), (1, 5), (3, 1), (3, 5), (1, 1, 5), (2, 1, 1), (2, 1, 5), (2, 3, 5)]
 )

@@ -175,7 +175,6 @@ GATHERS: dict[str, tuple[torch.Tensor, tuple[torch.Tensor | None, ...]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize("sizes", ["fake", "symbolic"])
 @pytest.mark.parametrize("name", GATHERS)
 def test_what_is_indexed_lies_as_in_eager(name: str, sizes: str) -> None:

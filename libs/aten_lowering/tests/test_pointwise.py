@@ -303,7 +303,6 @@ def test_functions_of_mathematics(oracle: Any, dtype: torch.dtype) -> None:
     native(oracle(lambda x: (torch.nextafter(x, x.flip(0)), *torch.frexp(x)), x))
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize("p", [0, 0.5, 1, 1.5, 2, 3, math.inf])
 def test_distances_of_rows(oracle: Any, p: float) -> None:
     x, y = torch.randn(2, 5, 3, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64)

@@ -29,7 +29,6 @@ def maxima(*args: Any) -> Any:
     return lambda a: aten.max_pool2d_with_indices(a, *args)
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     "args",
     [
@@ -174,7 +173,6 @@ ADAPTIVE = [
 ]  # fmt: skip
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize(("shape", "size"), ADAPTIVE, ids=str)
 def test_adaptive_pooling(oracle: Any, shape: tuple[int, ...], size: tuple[int, ...]) -> None:
     x = image(*shape)

@@ -43,7 +43,6 @@ def kernels(lowered: Any, count: int | None = 1) -> None:
     assert found == [Kernel] * (len(found) if count is None else count)
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize("dims", [1, 2, 3])
 @pytest.mark.parametrize("exact", ["", "_exact"])
 def test_nearest(oracle: Any, dims: int, exact: str) -> None:
@@ -130,7 +129,6 @@ def in_all_ways(oracle: Any, x: Tensor, op: Any, mode: str, aligned: bool | None
     kernels(oracle(backward, *gradients), len(HOW) if aligned is None else None)
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("order", "aligned"), [(torch.channels_last, True), (torch.contiguous_format, False)]
 )
@@ -190,7 +188,6 @@ def test_nearest_of_integers_and_of_lines_and_volumes_in_other_orders(oracle: An
 PADS = [(1, 2), (0, 2), (2, 0), (1, 2, 3, 0), (2, 1, 1, 2), (1, 1, 1, 0, 0, 1)]
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize("pads", PADS, ids=str)
 @pytest.mark.parametrize("mode", ["reflect", "replicate"])
 def test_padding(oracle: Any, mode: str, pads: tuple[int, ...]) -> None:

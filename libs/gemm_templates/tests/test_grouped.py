@@ -97,7 +97,6 @@ def check(out, expected):
     torch.testing.assert_close(out.double(), expected, rtol=TOLERANCE[name], atol=TOLERANCE[name])
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize("ends", ENDS.values(), ids=ENDS)
 @pytest.mark.parametrize("jagged", ["M", "N", "K"])
 def test_groups(jagged, ends):

@@ -83,7 +83,6 @@ def weights(n, k, columns):
     return q.t() if columns else q
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 @pytest.mark.parametrize(
     ("m", "n", "k", "layout"),
@@ -235,7 +234,6 @@ HOPPER = (
 )
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize(("m", "config", "how"), HOPPER, ids=str)
 def test_hopper_code(m, config, how):
     """Loads of 16 elements of 8 bits, and shared memory as the estimate has it."""

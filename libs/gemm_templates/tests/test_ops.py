@@ -52,7 +52,6 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize("config", [None, CONFIG], ids=["torch", "template"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_strides(layout, config):
@@ -73,7 +72,6 @@ FACTORS = [(1, 0), (1, 1), (1, -0.5), (2.5, 0), (2.5, 1), (2.5, -0.5)]
 SHAPES = [(18,), (1, 18), (20, 1), (20, 18), ()]
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize("config", [None, CONFIG], ids=["torch", "template"])
 @pytest.mark.parametrize(
     ("alpha", "beta", "shape"),

@@ -73,7 +73,6 @@ def check(out, expected):
 SIZES = ((16, 32, 96), (17, 18, 100), (1, 1, 1), (18, 5, 7))
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize("config", ALL, ids=str)
 @pytest.mark.parametrize("size", SIZES)
 def test_sizes(size, config):

@@ -86,7 +86,6 @@ def run(source: str, tools: SimpleNamespace, xblock: int) -> tuple[str, dict[str
     return emitted.source, tensors
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize("xblock", [pytest.param(1, marks=pytest.mark.slow), 4])
 @pytest.mark.parametrize(
     ("folds", "divisor", "after", "small", "names"),
@@ -162,7 +161,6 @@ def test_nothing_is_assumed_of_others(
     assert "bounded" not in emit(kernel, Schedule("persistent", 1, WIDTH)).source
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("low", "high", "small", "helper"),
     [
@@ -198,7 +196,6 @@ def test_clamped_values(
     assert (same | (got["y"].float().isnan() & want.float().isnan())).all()
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("first", "low", "high", "way"),
     [

@@ -129,7 +129,6 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize("name", CASES)
 def test_all_compute_the_same(tools: SimpleNamespace, name: str) -> None:
     text, kind, other = CASES[name]

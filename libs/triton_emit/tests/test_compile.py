@@ -32,7 +32,6 @@ from triton_rt import Target, load_jit
 from triton_rt import compile as compile_kernel
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("name", "schedule"),
     [

@@ -385,7 +385,6 @@ INT_OPS = [
 ]
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("dtype", "ops"),
     [

@@ -199,7 +199,6 @@ CHOSEN = (
 CLAMP = "m = maximum(q, low) : f32", "c = minimum(m, high) : f32"
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("after", "small", "wide", "xblock"),
     [

@@ -118,7 +118,6 @@ def run(ops: Sequence[str], dtype: DType, out: DType, tools: SimpleNamespace, ul
         tools.check(kernel, Schedule("flat", 64), arguments(kind, [dtype] * count), ulp=most)
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.value)
 def test_floats(dtype: DType, tools: SimpleNamespace) -> None:
     run(ARITHMETIC + FLOAT_ONLY, dtype, dtype, tools, 4.0)
@@ -254,7 +253,6 @@ def reduced(op: str, dtype: DType) -> Any:
     return np.where(x == 0, 1, x).astype(x.dtype) if op == "prod" else x
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda s: f"{s.kind}{s.xblock}")
 @pytest.mark.parametrize("op", REDUCTIONS)
 def test_reductions(op: str, schedule: Schedule, tools: SimpleNamespace) -> None:

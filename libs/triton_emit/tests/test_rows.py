@@ -79,7 +79,6 @@ kernel literal(
 """
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize("kind", ["persistent", "looped"])
 @pytest.mark.parametrize("rows", [1, 4, 8])
 @pytest.mark.parametrize("text", [SHIFTED, ADDED, LITERAL], ids=["shifted", "added", "literal"])

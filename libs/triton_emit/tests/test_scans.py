@@ -112,7 +112,6 @@ kernel k(
 """
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("columns", "where"), [("21", ""), ("s0", "\n  where s0 in [1, 99] hint 21")]
 )
@@ -164,7 +163,6 @@ def test_rows_of_a_thread_lie_at_fixed_distances_both_ways(tools: SimpleNamespac
 LOOKBACK = Schedule("looped", 1, 4, num_warps=1, lookback=32)
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("tail", "bits"),
     [
@@ -212,7 +210,6 @@ def test_infinities_reach_no_row_before_theirs(tools: SimpleNamespace) -> None:
     tools.check(kernel, STEPS, given, ulp=2)
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize("schedule", [*SCHEDULES, "steps", "lookback"])
 @pytest.mark.parametrize("dtype", ["f32", "i8"])
 def test_places(dtype: str, schedule: str, tools: SimpleNamespace) -> None:

@@ -197,7 +197,6 @@ def compiled(
     return layouts, Counter(re.findall(r"(?:ld|st)\.global[.\w]*\.[bv]\S+", binary.asm["ptx"]))
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("text", "accesses"),
     [
