@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from aten_lowering.pool_offsets import LIBRARY
 from loop_ir.ir import philox
 
-_LIBRARY: Any = torch.library.Library("aten_lowering", "FRAGMENT")  # type: ignore[no-untyped-call]  # of torch
-_LIBRARY.define(
+LIBRARY.define(
     "seed(Device device, int number) -> Tensor", tags=[torch.Tag.nondeterministic_seeded]
 )
-_LIBRARY.define("drawn(Tensor seed, SymInt[] size, int[] order, float p) -> Tensor")
+LIBRARY.define("drawn(Tensor seed, SymInt[] size, int[] order, float p) -> Tensor")
 
 ROW = 2
 """Integers of which a seed is the first: so many bytes apart, all begin where Triton says aligned.
@@ -52,8 +52,8 @@ def _empty(seed: Tensor, size: Any, order: Sequence[int], p: float) -> Tensor:
     return memory.permute([order.index(d) for d in range(len(order))])
 
 
-_LIBRARY.impl("seed", seed, "CompositeExplicitAutograd")
-_LIBRARY.impl("drawn", drawn, "CompositeExplicitAutograd")
-torch.library.register_fake("aten_lowering::drawn", _empty, lib=_LIBRARY)
+LIBRARY.impl("seed", seed, "CompositeExplicitAutograd")
+LIBRARY.impl("drawn", drawn, "CompositeExplicitAutograd")
+torch.library.register_fake("aten_lowering::drawn", _empty, lib=LIBRARY)
 SEED = torch.ops.aten_lowering.seed.default
 DRAWN = torch.ops.aten_lowering.drawn.default
