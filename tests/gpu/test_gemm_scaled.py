@@ -21,13 +21,6 @@ from gemm_templates import (
     scaled_mm,
 )
 from gemm_templates.epilogues import (
-    RELU,
-    chain,
-    dropout_of,
-    quantized_by_of,
-    quantized_of,
-    row_maxima_of,
-    row_statistics_of,
     scaled_of,
 )
 from gemm_templates.model import is_legal
@@ -202,63 +195,6 @@ def matmul(m, n, k, epilogue, operands, config, out=torch.bfloat16):
     result = torch.empty((m, n), device="cuda", dtype=out)
     bind(problem, config)(Inputs(a, b, result, None, operands))
     return result, a.double() @ b.double()
-
-
-def groups(product, width):
-    n = product.shape[1]
-    return F.pad(product, (0, -n % width)).unflatten(1, (-1, width))
-
-
-@pytest.mark.parametrize("config", EPILOGUES)
-@pytest.mark.parametrize("size", [(256, 512, 256), (300, 328, 264)])
-def test_rows_are_looked_at(size, config):
-    m, n, k = size
-    blocks = -(-n // 128)
-    statistics = torch.full((m, -(-n // 64), 2), float("nan"), device="cuda")
-    maxima = torch.full((m, blocks), float("nan"), device="cuda")
-    both = chain(RELU, row_statistics_of(n), row_maxima_of(n))
-    out, product = matmul(m, n, k, both, (statistics, maxima), config, torch.float32)
-    product = product.relu()
-    assert error(out, product) < 1e-5
-    parts = groups(product, 64)
-    assert error(statistics, torch.stack([parts.sum(-1), parts.square().sum(-1)], -1)) < 1e-5
-    assert error(maxima, groups(product, 128).amax(-1)) < 1e-5
-    again = torch.empty_like(statistics)
-    matmul(m, n, k, both, (again, maxima), config, torch.float32)
-    assert torch.equal(statistics, again)
-
-
-@pytest.mark.parametrize("config", EPILOGUES)
-@pytest.mark.parametrize("dtype", [E4M3, E5M2])
-def test_quantised_results_are_operands_with_block_scales(dtype, config):
-    m, n, k = 300, 512, 256
-    scales = torch.full((m, n // 128), float("nan"), device="cuda")
-    epilogue = quantized_of(NAMES[dtype], n)
-    out, product = matmul(m, n, k, epilogue, (scales,), config, dtype)
-    assert error(scales, groups(product, 128).abs().amax(-1) / torch.finfo(dtype).max) < 1e-5
-    bound = {E4M3: 0.04, E5M2: 0.08}[dtype]
-    assert error(out.double() * scales.double().repeat_interleave(128, 1), product) < bound
-    w = torch.randn(64, n, device="cuda").to(E4M3).t()
-    one = torch.ones(1, device="cuda")
-    got = scaled_mm(out, w, scales, one, out_dtype=torch.float32, config=Config(64, 64, 128))
-    assert error(got, product @ w.double()) < bound
-    known = torch.full((m,), 0.25, device="cuda")
-    out, product = matmul(m, n, k, quantized_by_of(NAMES[dtype], m), (known,), config, dtype)
-    assert error(out.double() / 4, product.clamp(-112, 112)) < bound
-
-
-@pytest.mark.parametrize("config", EPILOGUES)
-def test_dropout_does_not_depend_on_the_tiles(config):
-    m, n, p = 512, 768, 0.2
-    epilogue = dropout_of(n, p)
-    out, product = matmul(m, n, 256, epilogue, (1234, 2**33), config, torch.float32)
-    kept = out != 0
-    assert abs(float(kept.double().mean()) - (1 - p)) < 4e-3
-    assert error(out[kept], product[kept] / (1 - p)) < 1e-5
-    other, _ = matmul(m, n, 256, epilogue, (1234, 2**33), Config(64, 64, 32), torch.float32)
-    assert torch.equal(kept, other != 0)
-    other, _ = matmul(m, n, 256, epilogue, (1235, 2**33), Config(64, 64, 32), torch.float32)
-    assert not torch.equal(kept, other != 0)
 
 
 def test_choose_takes_what_is_fast_and_right(pool):

@@ -20,10 +20,6 @@ from gemm_templates import (
 )
 from gemm_templates.device import A100, H200
 from gemm_templates.epilogues import (
-    chain,
-    quantized_of,
-    row_maxima_of,
-    row_statistics_of,
     scaled_of,
 )
 from gemm_templates.families.gluon_scaled import family as gluon_scaled
@@ -238,20 +234,3 @@ def test_hopper_code(problem, config, depth, sums):
     assert added >= sums if sums else added == 0
     if config.template == "gluon_scaled":
         assert binary.shared_bytes <= gluon_scaled.shared_memory(problem, config) <= H200.smem
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        Config(64, 128, 64, 4, 8, 3),
-        pytest.param(Config(128, 128, 64, 8, 8, 3, "tma", 132), marks=pytest.mark.slow),
-    ],
-)
-def test_hopper_code_of_epilogues_that_look_at_rows(config):
-    ends = chain(row_statistics_of(4072), row_maxima_of(4072))
-    for epilogue, out in ((ends, "bf16"), (quantized_of("f8e4m3", 4072), "f8e4m3")):
-        problem = Problem(
-            4001, 4072, 1024, b_stride=(1, 1024), out_dtype=out, epilogue=epilogue, aligned=ALIGNED
-        )  # fmt: skip
-        ptx = compile(source(problem, config).source, Target(90), keep_ptx=True).ptx
-        assert "wgmma.mma_async" in ptx and "ld.local" not in ptx

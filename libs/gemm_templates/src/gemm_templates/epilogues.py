@@ -51,13 +51,6 @@ def silu(acc, rm, rn, mask, operands):
 
 
 @triton.jit
-def gelu_tanh(acc, rm, rn, mask, operands):
-    """torch's `approximate="tanh"`: x * sigmoid(2 * sqrt(2 / pi) * (x + 0.044715 x**3))."""
-    inner = acc * (1.0 + 0.044715 * acc * acc)
-    return acc / (1.0 + tl.exp(-1.5957691216057308 * inner))
-
-
-@triton.jit
 def scaled(
     acc,
     rm,
@@ -93,80 +86,6 @@ def scaled(
 
 
 @triton.jit
-def saturated(acc, LARGEST: tl.constexpr):
-    """To +-LARGEST; a NaN stays one."""
-    low = tl.maximum(acc, -LARGEST, propagate_nan=tl.PropagateNan.ALL)
-    return tl.minimum(low, LARGEST, propagate_nan=tl.PropagateNan.ALL)
-
-
-@triton.jit
-def in_groups(acc, mask, WIDTH: tl.constexpr):
-    """[rows, columns] -> [rows, columns / WIDTH, WIDTH], zero outside of the matrix."""
-    inside = tl.where(mask, acc, 0.0)
-    return tl.reshape(inside, (acc.shape[0], acc.shape[1] // WIDTH, WIDTH))
-
-
-@triton.jit
-def group_places(rm, rn, mask, GROUPS: tl.constexpr, WIDTH: tl.constexpr):
-    """Where groups lie in [M, GROUPS], and whether they do."""
-    inside = tl.reshape(mask.to(tl.int32), (mask.shape[0], mask.shape[1] // WIDTH, WIDTH))
-    first = tl.min(rn, axis=1)[:, None] // WIDTH
-    groups = first + tl.arange(0, mask.shape[1] // WIDTH)[None, :]
-    return rm * GROUPS + groups, tl.max(inside, axis=2) > 0
-
-
-@triton.jit
-def row_maxima(acc, rm, rn, mask, operands, GROUPS: tl.constexpr, WIDTH: tl.constexpr):
-    """`row_maxima_of`."""
-    places, inside = group_places(rm, rn, mask, GROUPS, WIDTH)
-    tl.store(operands[0] + places, tl.max(in_groups(tl.abs(acc), mask, WIDTH), axis=2), mask=inside)
-    return acc
-
-
-@triton.jit
-def row_statistics(acc, rm, rn, mask, operands, GROUPS: tl.constexpr, WIDTH: tl.constexpr):
-    """`row_statistics_of`."""
-    places, inside = group_places(rm, rn, mask, GROUPS, WIDTH)
-    grouped = in_groups(acc, mask, WIDTH)
-    tl.store(operands[0] + 2 * places, tl.sum(grouped, axis=2), mask=inside)
-    tl.store(operands[0] + (2 * places + 1), tl.sum(grouped * grouped, axis=2), mask=inside)
-    return acc
-
-
-@triton.jit
-def quantized(
-    acc, rm, rn, mask, operands, GROUPS: tl.constexpr, WIDTH: tl.constexpr, LARGEST: tl.constexpr
-):
-    """`quantized_of`."""
-    places, inside = group_places(rm, rn, mask, GROUPS, WIDTH)
-    largest = tl.max(in_groups(tl.abs(acc), mask, WIDTH), axis=2)
-    scale = tl.where(largest > 0, largest * (1.0 / LARGEST), 1.0)
-    tl.store(operands[0] + places, scale, mask=inside)
-    grouped = tl.reshape(acc, (acc.shape[0], acc.shape[1] // WIDTH, WIDTH))
-    return saturated(tl.reshape(grouped / scale[:, :, None], acc.shape), LARGEST)
-
-
-@triton.jit
-def quantized_by(
-    acc, rm, rn, mask, operands, ROWS: tl.constexpr, EACH: tl.constexpr, LARGEST: tl.constexpr
-):
-    """`quantized_by_of`."""
-    if EACH:
-        scale = tl.load(operands[0] + rm, mask=rm < ROWS, other=1.0)
-    else:
-        scale = tl.load(operands[0])
-    return saturated(acc / scale, LARGEST)
-
-
-@triton.jit
-def dropout(acc, rm, rn, mask, operands, COLUMNS: tl.constexpr, P: tl.constexpr):
-    """operands: seed, offset."""
-    seed, offset = operands
-    kept = tl.rand(seed, offset + (rm.to(tl.int64) * COLUMNS + rn)) >= P
-    return tl.where(kept, acc * (1.0 / (1.0 - P)), 0.0)
-
-
-@triton.jit
 def group_bias(
     acc,
     rm,
@@ -181,18 +100,6 @@ def group_bias(
     group, bias = operands
     row = tl.load(bias + group * STRIDE_GROUP + rn * STRIDE, mask=rn < COLUMNS, other=0.0)
     return acc + row.to(tl.float32)
-
-
-@triton.jit
-def rounded_bf16(acc, rm, rn, mask, operands):
-    """To bf16, and f32 again."""
-    return acc.to(tl.bfloat16).to(tl.float32)
-
-
-@triton.jit
-def rounded_f16(acc, rm, rn, mask, operands):
-    """To f16, and f32 again."""
-    return acc.to(tl.float16).to(tl.float32)
 
 
 @triton.jit
@@ -259,9 +166,7 @@ RELU = _builtin("relu")
 GELU = _builtin("gelu", work=33)
 GELU_NARROW = _builtin("gelu_narrow", work=12)
 SILU = _builtin("silu", work=12)
-GELU_TANH = _builtin("gelu_tanh", work=18)
 ACTIVATIONS = {"relu": RELU, "gelu": GELU, "silu": SILU}
-LARGEST = {"f8e4m3": 448.0, "f8e5m2": 57344.0}
 
 
 def residual_of(
@@ -307,7 +212,6 @@ def chain(*epilogues: Epilogue) -> Epilogue:
         tuple(p for e in epilogues for p in e.operands),
         bytes_per_element=sum(e.bytes_per_element for e in epilogues),
         work=sum(e.instructions for e in epilogues),
-        columns=max(e.columns for e in epilogues),
         free=all(e.free for e in epilogues),
     )
 
@@ -318,7 +222,6 @@ def _with_constants(
     operands: tuple[KernelParam, ...],
     *,
     work: float,
-    columns: int = 0,
     bytes_per_element: float = 0.0,
     free: bool = False,
 ) -> Epilogue:
@@ -328,9 +231,7 @@ def _with_constants(
         f"def {name}_at(acc, rm, rn, mask, operands):\n"
         f"    return {name}(acc, rm, rn, mask, operands{values})\n"
     )
-    return Epilogue(
-        f"{name}_at", text, operands, False, bytes_per_element, work, columns=columns, free=free
-    )
+    return Epilogue(f"{name}_at", text, operands, False, bytes_per_element, work, free=free)
 
 
 def scaled_of(
@@ -349,58 +250,6 @@ def scaled_of(
     operands += [KernelParam("scaled_bias", f"*{bias}")] if bias else []
     constants = (m, n, a, b, bias is not None)
     return _with_constants("scaled", constants, tuple(operands), work=3, free=True)
-
-
-def row_maxima_of(n: int, width: int = 128) -> Epilogue:
-    """Writes the largest absolute value of each `width` columns of a row before they are rounded,
-    f32 [M, ceil(n / width)] at the operand `maxima`, and passes the tile on. The maximum of a row
-    is that of its groups: nothing is summed by atomics, and all of it is written."""
-    operand = KernelParam("maxima", "*f32", mutated=True)
-    return _with_constants("row_maxima", (-(-n // width), width), (operand,), work=3, columns=width)
-
-
-def row_statistics_of(n: int, width: int = 64) -> Epilogue:
-    """Writes the sum, and the sum of squares, of each `width` columns of a row for the norm that
-    follows: f32 [M, ceil(n / width), 2] at the operand `statistics`; passes the tile on. They are
-    of the values before they are rounded to the output's type, and the same in each run."""
-    operand = KernelParam("statistics", "*f32", mutated=True)
-    return _with_constants(
-        "row_statistics", (-(-n // width), width), (operand,), work=5, columns=width
-    )
-
-
-def quantized_of(dtype: str, n: int, width: int = 128) -> Epilogue:
-    """fp8 with one scale for each `width` columns of a row: `acc / scale` goes to `out`, which is
-    fp8, and `scale = max|acc| / (largest fp8)` (1 where all are 0) to the operand `scales`, f32
-    [M, ceil(n / width)]: what `a` and its 1 x 128 block scales are to the matmul that follows."""
-    operand = KernelParam("scales", "*f32", mutated=True)
-    constants = (-(-n // width), width, LARGEST[dtype])
-    return _with_constants("quantized", constants, (operand,), work=14, columns=width)
-
-
-def quantized_by_of(dtype: str, m: int, each: bool = True) -> Epilogue:
-    """fp8 by scales that are known: `acc / scale[m]` of `m` rows (as of `scaled_of`), or one scale
-    for all; what does not fit becomes the largest fp8. Operand: the f32 pointer
-    `quantize_scale`."""
-    operand = KernelParam("quantize_scale", "*f32")
-    return _with_constants("quantized_by", (m, each, LARGEST[dtype]), (operand,), work=11)
-
-
-def dropout_of(n: int, p: float) -> Epilogue:
-    """`where(rand >= p, acc / (1 - p), 0)` with Philox: element (row, column) takes
-    `tl.rand(seed, offset + row * n + column)`, whatever the tiles are, so that a backward pass can
-    make the same mask. Run-time operands: the integers `dropout_seed`, `dropout_offset`."""
-    if not 0 <= p < 1:
-        raise InvalidProblem(f"dropout of p={p}: expected a share in [0, 1)")
-    operands = (KernelParam("dropout_seed", "i64"), KernelParam("dropout_offset", "i64"))
-    return _with_constants("dropout", (n, p), operands, work=60)
-
-
-def rounded_of(dtype: str) -> Epilogue:
-    """`acc` rounded to a type, and f32 again: what a kernel of its own would have read."""
-    if dtype not in ("bf16", "f16"):
-        raise InvalidProblem(f"rounded to {dtype!r}: expected one of ['bf16', 'f16']")
-    return _builtin(f"rounded_{dtype}", work=2)
 
 
 def group_bias_of(n: int, stride: tuple[int, ...]) -> Epilogue:

@@ -26,8 +26,6 @@ class Epilogue:
         in `text` (`instructions`), helper functions included but not what `text` imports.
     batched: the tuple starts with the batch number (0 where there is no batch; the group's of a
         jagged matmul), before the operands.
-    columns: it looks at groups of that many columns of a row, which a tile must have whole
-        (0: at each element alone).
     free: the vendor's call does this, too, at no cost."""
 
     name: str
@@ -37,7 +35,6 @@ class Epilogue:
     bytes_per_element: float = 0.0
     work: float | None = None
     batched: bool = False
-    columns: int = 0
     free: bool = False
 
     @cached_property

@@ -117,11 +117,6 @@ def why_not(problem: Problem, config: Config) -> str:
         return "elements of 8 bits need block_k >= 32"
     if problem.block_scale and problem.block_scale.block_k % config.block_k:
         return f"block_k does not divide the {problem.block_scale.block_k} that share a scale"
-    columns = problem.epilogue.columns if problem.epilogue else 0
-    if columns and (not can.columns or config.block_n // config.parts % columns):
-        return (
-            f"the epilogue needs {columns} columns of a tile, and one of {sorted(able('columns'))}"
-        )
     return family.why_not(problem, config)
 
 

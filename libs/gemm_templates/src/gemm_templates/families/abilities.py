@@ -15,7 +15,6 @@ class Abilities:
     prologues, block_scale: as of `Problem`. fp8: "" for none, "fast" for sums that stay in the
     tensor cores (`Problem.fast_accum`), "all" for these and for sums in f32.
     integers: operands of i8, whose sums are i32.
-    columns: epilogues that look at several columns of a row (`Epilogue.columns`).
     shares_last: `Config.split_k` is for the tiles that fill no round alone.
     descriptors: "given" if the host makes its tensor descriptors (`Config.maps`), "made" if its
     kernels do, in memory that a launch brings; "" if it has none. gluon: kernels are Gluon's.
@@ -31,7 +30,6 @@ class Abilities:
     block_scale: bool = False
     fp8: str = ""
     integers: bool = False
-    columns: bool = False
     shares_last: bool = False
     descriptors: str = ""
     gluon: bool = False

@@ -7,9 +7,7 @@ from gemm_templates.plan import Plan
 from gemm_templates.problem import Config, Problem
 from gemm_templates.render import Call, launched
 
-CAN = Abilities(
-    prologues=True, block_scale=True, fp8="all", integers=True, columns=True, vendor=True
-)
+CAN = Abilities(prologues=True, block_scale=True, fp8="all", integers=True, vendor=True)
 
 # (block_m, block_n, block_k, num_warps, num_stages)
 _SHAPES = dense.table(

@@ -16,7 +16,6 @@ CAN = Abilities(
     block_scale=True,
     fp8="all",
     integers=True,
-    columns=True,
     descriptors="given",
     vendor=True,
     persistent=True,
