@@ -4,157 +4,90 @@ A graph of kernels, extern calls and matmuls is data: it prints and parses back,
 a reference meaning (`interpret_graph`), and `fuse` turns many small kernels into few, moving
 fewer bytes, with a report of what it did and why not more."""
 
-from loop_ir.errors import Irregular, LoopIRError, ParseError, PassError, VerifyError
-from loop_ir.fusion.explain import explain, why_not
-from loop_ir.fusion.fuse import FusionReport, fuse, fuse_with_report
-from loop_ir.fusion.gates import GatedPair, gated_halves, gated_pairs
-from loop_ir.fusion.options import FuseOptions
-from loop_ir.fusion.prologue import Prologue, over_operand
-from loop_ir.fusion.whole_epilogue import is_plain, whole_epilogue
-from loop_ir.ir.analysis import bytes_moved, identity, reaching_steps
-from loop_ir.ir.interpreter import interpret_graph, interpret_kernel
-from loop_ir.ir.nodes import (
-    ATOMICS,
-    LEAST,
-    OPS,
-    REDUCTIONS,
-    SCANS,
-    Axis,
-    Buffer,
-    Compute,
-    Const,
-    CopyBack,
-    Extern,
-    Graph,
-    GraphArg,
-    GraphInput,
-    Index,
-    Indirect,
-    Kernel,
-    Load,
-    Matmul,
-    Node,
-    Operand,
-    Origin,
-    Phase,
-    Reduce,
-    Scales,
-    Scan,
-    Stmt,
-    Store,
-    TensorRef,
-    UserKernel,
-)
-from loop_ir.ir.parser import parse_graph, parse_kernel
-from loop_ir.ir.printer import print_graph, print_kernel
-from loop_ir.ir.strides import (
-    HELD_ROW,
-    across,
-    beside,
-    columns_at_once,
-    columns_part,
-    divides_lines,
-    picks_along,
-    picks_rows,
-    reduces_columns,
-)
-from loop_ir.ir.verify import verify
-from loop_ir.passes.base import Pass, run_passes
-from loop_ir.passes.serve_one import serve_one
-from loop_ir.passes.unfold import LayerResult, Layers, unfold
-from loop_ir.splitting.online_softmax import pair_softmax
-from loop_ir.splitting.row_pieces import in_pieces, row_of_pieces
-from loop_ir.splitting.shared_rows import can_hold_together, programs_of_row
-from loop_ir.splitting.split_reductions import shares_scans
-from loop_ir.splitting.split_scans import can_split_scans
-from tensor_ir import Device, DType, Ref, Symbol, TensorType, TorchEnum, contiguous_strides
-
-__all__ = [
-    "ATOMICS",
-    "HELD_ROW",
-    "LEAST",
-    "OPS",
-    "REDUCTIONS",
-    "SCANS",
-    "Axis",
-    "Buffer",
-    "Compute",
-    "Const",
-    "CopyBack",
-    "DType",
-    "Device",
-    "Extern",
-    "FuseOptions",
-    "FusionReport",
-    "GatedPair",
-    "Graph",
-    "GraphArg",
-    "GraphInput",
-    "Index",
-    "Indirect",
-    "Irregular",
-    "Kernel",
-    "LayerResult",
-    "Layers",
-    "Load",
-    "LoopIRError",
-    "Matmul",
-    "Node",
-    "Operand",
-    "Origin",
-    "ParseError",
-    "Pass",
-    "PassError",
-    "Phase",
-    "Prologue",
-    "Reduce",
-    "Ref",
-    "Scales",
-    "Scan",
-    "Stmt",
-    "Store",
-    "Symbol",
-    "TensorRef",
-    "TensorType",
-    "TorchEnum",
-    "UserKernel",
-    "VerifyError",
-    "across",
-    "beside",
-    "bytes_moved",
-    "can_hold_together",
-    "can_split_scans",
-    "columns_at_once",
-    "columns_part",
-    "contiguous_strides",
-    "divides_lines",
-    "explain",
-    "fuse",
-    "fuse_with_report",
-    "gated_halves",
-    "gated_pairs",
-    "identity",
-    "in_pieces",
-    "interpret_graph",
-    "interpret_kernel",
-    "is_plain",
-    "over_operand",
-    "pair_softmax",
-    "parse_graph",
-    "parse_kernel",
-    "picks_along",
-    "picks_rows",
-    "print_graph",
-    "print_kernel",
-    "programs_of_row",
-    "reaching_steps",
-    "reduces_columns",
-    "row_of_pieces",
-    "run_passes",
-    "serve_one",
-    "shares_scans",
-    "unfold",
-    "verify",
-    "whole_epilogue",
-    "why_not",
-]
+from loop_ir.errors import Irregular as Irregular
+from loop_ir.errors import LoopIRError as LoopIRError
+from loop_ir.errors import ParseError as ParseError
+from loop_ir.errors import PassError as PassError
+from loop_ir.errors import VerifyError as VerifyError
+from loop_ir.fusion.explain import explain as explain
+from loop_ir.fusion.explain import why_not as why_not
+from loop_ir.fusion.fuse import FusionReport as FusionReport
+from loop_ir.fusion.fuse import fuse as fuse
+from loop_ir.fusion.fuse import fuse_with_report as fuse_with_report
+from loop_ir.fusion.gates import GatedPair as GatedPair
+from loop_ir.fusion.gates import gated_halves as gated_halves
+from loop_ir.fusion.gates import gated_pairs as gated_pairs
+from loop_ir.fusion.options import FuseOptions as FuseOptions
+from loop_ir.fusion.prologue import Prologue as Prologue
+from loop_ir.fusion.prologue import over_operand as over_operand
+from loop_ir.fusion.whole_epilogue import is_plain as is_plain
+from loop_ir.fusion.whole_epilogue import whole_epilogue as whole_epilogue
+from loop_ir.ir.analysis import bytes_moved as bytes_moved
+from loop_ir.ir.analysis import identity as identity
+from loop_ir.ir.analysis import reaching_steps as reaching_steps
+from loop_ir.ir.interpreter import interpret_graph as interpret_graph
+from loop_ir.ir.interpreter import interpret_kernel as interpret_kernel
+from loop_ir.ir.nodes import ATOMICS as ATOMICS
+from loop_ir.ir.nodes import LEAST as LEAST
+from loop_ir.ir.nodes import OPS as OPS
+from loop_ir.ir.nodes import REDUCTIONS as REDUCTIONS
+from loop_ir.ir.nodes import SCANS as SCANS
+from loop_ir.ir.nodes import Axis as Axis
+from loop_ir.ir.nodes import Buffer as Buffer
+from loop_ir.ir.nodes import Compute as Compute
+from loop_ir.ir.nodes import Const as Const
+from loop_ir.ir.nodes import CopyBack as CopyBack
+from loop_ir.ir.nodes import Extern as Extern
+from loop_ir.ir.nodes import Graph as Graph
+from loop_ir.ir.nodes import GraphArg as GraphArg
+from loop_ir.ir.nodes import GraphInput as GraphInput
+from loop_ir.ir.nodes import Index as Index
+from loop_ir.ir.nodes import Indirect as Indirect
+from loop_ir.ir.nodes import Kernel as Kernel
+from loop_ir.ir.nodes import Load as Load
+from loop_ir.ir.nodes import Matmul as Matmul
+from loop_ir.ir.nodes import Node as Node
+from loop_ir.ir.nodes import Operand as Operand
+from loop_ir.ir.nodes import Origin as Origin
+from loop_ir.ir.nodes import Phase as Phase
+from loop_ir.ir.nodes import Reduce as Reduce
+from loop_ir.ir.nodes import Scales as Scales
+from loop_ir.ir.nodes import Scan as Scan
+from loop_ir.ir.nodes import Stmt as Stmt
+from loop_ir.ir.nodes import Store as Store
+from loop_ir.ir.nodes import TensorRef as TensorRef
+from loop_ir.ir.nodes import UserKernel as UserKernel
+from loop_ir.ir.parser import parse_graph as parse_graph
+from loop_ir.ir.parser import parse_kernel as parse_kernel
+from loop_ir.ir.printer import print_graph as print_graph
+from loop_ir.ir.printer import print_kernel as print_kernel
+from loop_ir.ir.strides import HELD_ROW as HELD_ROW
+from loop_ir.ir.strides import across as across
+from loop_ir.ir.strides import beside as beside
+from loop_ir.ir.strides import columns_at_once as columns_at_once
+from loop_ir.ir.strides import columns_part as columns_part
+from loop_ir.ir.strides import divides_lines as divides_lines
+from loop_ir.ir.strides import picks_along as picks_along
+from loop_ir.ir.strides import picks_rows as picks_rows
+from loop_ir.ir.strides import reduces_columns as reduces_columns
+from loop_ir.ir.verify import verify as verify
+from loop_ir.passes.base import Pass as Pass
+from loop_ir.passes.base import run_passes as run_passes
+from loop_ir.passes.serve_one import serve_one as serve_one
+from loop_ir.passes.unfold import LayerResult as LayerResult
+from loop_ir.passes.unfold import Layers as Layers
+from loop_ir.passes.unfold import unfold as unfold
+from loop_ir.splitting.online_softmax import pair_softmax as pair_softmax
+from loop_ir.splitting.row_pieces import in_pieces as in_pieces
+from loop_ir.splitting.row_pieces import row_of_pieces as row_of_pieces
+from loop_ir.splitting.shared_rows import can_hold_together as can_hold_together
+from loop_ir.splitting.shared_rows import programs_of_row as programs_of_row
+from loop_ir.splitting.split_reductions import shares_scans as shares_scans
+from loop_ir.splitting.split_scans import can_split_scans as can_split_scans
+from tensor_ir import Device as Device
+from tensor_ir import DType as DType
+from tensor_ir import Ref as Ref
+from tensor_ir import Symbol as Symbol
+from tensor_ir import TensorType as TensorType
+from tensor_ir import TorchEnum as TorchEnum
+from tensor_ir import contiguous_strides as contiguous_strides

@@ -3,115 +3,68 @@
 A compiler's sizes, strides and indices are integer expressions; sympy's own floor division,
 printing and simplification are slow, float-minded, or wrong for them in other languages."""
 
-from symexpr.choice import Max, Min, Where
-from symexpr.cpp_text import CPP_FUNCTIONS, CPP_PRELUDE, CppPrinter, to_cpp
-from symexpr.division import CeilDiv, FloorDiv, Mod, ModularIndexing
-from symexpr.domains import BIT_OPERATIONS, COMPARISONS, PYTHON, ROUNDINGS, ArrayDomain, Domain
-from symexpr.errors import (
-    BadName,
-    BadRange,
-    DivisionByZero,
-    MissingValue,
-    NonInteger,
-    OverflowRisk,
-    ParseError,
-    SymexprError,
-    TooLarge,
-    UnknownFunction,
-    UnsupportedByTarget,
-)
-from symexpr.evaluation import Evaluation, evaluate
-from symexpr.facts import Ranges
-from symexpr.fixed_width import FixedWidthPrinter
-from symexpr.floors import replace_floor
-from symexpr.lines import from_one_line, one_line
-from symexpr.parsing import parse
-from symexpr.printing import Printer, sstr
-from symexpr.python_text import PythonPrinter, to_function, to_python
-from symexpr.scalars import (
-    BitwiseAnd,
-    BitwiseOr,
-    BitwiseXor,
-    CeilToInt,
-    FloatTrueDiv,
-    FloorToInt,
-    IntTrueDiv,
-    LShift,
-    PowByNatural,
-    RoundToInt,
-    RShift,
-    ToFloat,
-    TruncToInt,
-)
-from symexpr.simplification import bounds, check_divisors, known, simplify
-from symexpr.structure import free_symbols, symbol
-from symexpr.torch_names import from_torch, to_torch
-from symexpr.triton_text import TRITON_PRELUDE, TritonPrinter, to_triton
-
-__all__ = [
-    "BIT_OPERATIONS",
-    "COMPARISONS",
-    "CPP_FUNCTIONS",
-    "CPP_PRELUDE",
-    "PYTHON",
-    "ROUNDINGS",
-    "TRITON_PRELUDE",
-    "ArrayDomain",
-    "BadName",
-    "BadRange",
-    "BitwiseAnd",
-    "BitwiseOr",
-    "BitwiseXor",
-    "CeilDiv",
-    "CeilToInt",
-    "CppPrinter",
-    "DivisionByZero",
-    "Domain",
-    "Evaluation",
-    "FixedWidthPrinter",
-    "FloatTrueDiv",
-    "FloorDiv",
-    "FloorToInt",
-    "IntTrueDiv",
-    "LShift",
-    "Max",
-    "Min",
-    "MissingValue",
-    "Mod",
-    "ModularIndexing",
-    "NonInteger",
-    "OverflowRisk",
-    "ParseError",
-    "PowByNatural",
-    "Printer",
-    "PythonPrinter",
-    "RShift",
-    "Ranges",
-    "RoundToInt",
-    "SymexprError",
-    "ToFloat",
-    "TooLarge",
-    "TritonPrinter",
-    "TruncToInt",
-    "UnknownFunction",
-    "UnsupportedByTarget",
-    "Where",
-    "bounds",
-    "check_divisors",
-    "evaluate",
-    "free_symbols",
-    "from_one_line",
-    "from_torch",
-    "known",
-    "one_line",
-    "parse",
-    "replace_floor",
-    "simplify",
-    "sstr",
-    "symbol",
-    "to_cpp",
-    "to_function",
-    "to_python",
-    "to_torch",
-    "to_triton",
-]
+from symexpr.choice import Max as Max
+from symexpr.choice import Min as Min
+from symexpr.choice import Where as Where
+from symexpr.cpp_text import CPP_FUNCTIONS as CPP_FUNCTIONS
+from symexpr.cpp_text import CPP_PRELUDE as CPP_PRELUDE
+from symexpr.cpp_text import CppPrinter as CppPrinter
+from symexpr.cpp_text import to_cpp as to_cpp
+from symexpr.division import CeilDiv as CeilDiv
+from symexpr.division import FloorDiv as FloorDiv
+from symexpr.division import Mod as Mod
+from symexpr.division import ModularIndexing as ModularIndexing
+from symexpr.domains import BIT_OPERATIONS as BIT_OPERATIONS
+from symexpr.domains import COMPARISONS as COMPARISONS
+from symexpr.domains import PYTHON as PYTHON
+from symexpr.domains import ROUNDINGS as ROUNDINGS
+from symexpr.domains import ArrayDomain as ArrayDomain
+from symexpr.domains import Domain as Domain
+from symexpr.errors import BadName as BadName
+from symexpr.errors import BadRange as BadRange
+from symexpr.errors import DivisionByZero as DivisionByZero
+from symexpr.errors import MissingValue as MissingValue
+from symexpr.errors import NonInteger as NonInteger
+from symexpr.errors import OverflowRisk as OverflowRisk
+from symexpr.errors import ParseError as ParseError
+from symexpr.errors import SymexprError as SymexprError
+from symexpr.errors import TooLarge as TooLarge
+from symexpr.errors import UnknownFunction as UnknownFunction
+from symexpr.errors import UnsupportedByTarget as UnsupportedByTarget
+from symexpr.evaluation import Evaluation as Evaluation
+from symexpr.evaluation import evaluate as evaluate
+from symexpr.facts import Ranges as Ranges
+from symexpr.fixed_width import FixedWidthPrinter as FixedWidthPrinter
+from symexpr.floors import replace_floor as replace_floor
+from symexpr.lines import from_one_line as from_one_line
+from symexpr.lines import one_line as one_line
+from symexpr.parsing import parse as parse
+from symexpr.printing import Printer as Printer
+from symexpr.printing import sstr as sstr
+from symexpr.python_text import PythonPrinter as PythonPrinter
+from symexpr.python_text import to_function as to_function
+from symexpr.python_text import to_python as to_python
+from symexpr.scalars import BitwiseAnd as BitwiseAnd
+from symexpr.scalars import BitwiseOr as BitwiseOr
+from symexpr.scalars import BitwiseXor as BitwiseXor
+from symexpr.scalars import CeilToInt as CeilToInt
+from symexpr.scalars import FloatTrueDiv as FloatTrueDiv
+from symexpr.scalars import FloorToInt as FloorToInt
+from symexpr.scalars import IntTrueDiv as IntTrueDiv
+from symexpr.scalars import LShift as LShift
+from symexpr.scalars import PowByNatural as PowByNatural
+from symexpr.scalars import RoundToInt as RoundToInt
+from symexpr.scalars import RShift as RShift
+from symexpr.scalars import ToFloat as ToFloat
+from symexpr.scalars import TruncToInt as TruncToInt
+from symexpr.simplification import bounds as bounds
+from symexpr.simplification import check_divisors as check_divisors
+from symexpr.simplification import known as known
+from symexpr.simplification import simplify as simplify
+from symexpr.structure import free_symbols as free_symbols
+from symexpr.structure import symbol as symbol
+from symexpr.torch_names import from_torch as from_torch
+from symexpr.torch_names import to_torch as to_torch
+from symexpr.triton_text import TRITON_PRELUDE as TRITON_PRELUDE
+from symexpr.triton_text import TritonPrinter as TritonPrinter
+from symexpr.triton_text import to_triton as to_triton

@@ -2,29 +2,18 @@
 
 Candidates run in this process, or in workers that they may crash; results are kept on disk."""
 
-from tuning.cost_model import Machine, Work
-from tuning.margins import MARGINS, Margins
-from tuning.options import Options
-from tuning.pool import TuningPool
-from tuning.store import Query, TuningStore
-from tuning.timer import Timer, added_seconds, time_ms
-from tuning.tuned_kernel import Candidate, TunedKernel
-from tuning.tuner import Tuned, autotune
-
-__all__ = [
-    "MARGINS",
-    "Candidate",
-    "Machine",
-    "Margins",
-    "Options",
-    "Query",
-    "Timer",
-    "Tuned",
-    "TunedKernel",
-    "TuningPool",
-    "TuningStore",
-    "Work",
-    "added_seconds",
-    "autotune",
-    "time_ms",
-]
+from tuning.cost_model import Machine as Machine
+from tuning.cost_model import Work as Work
+from tuning.margins import MARGINS as MARGINS
+from tuning.margins import Margins as Margins
+from tuning.options import Options as Options
+from tuning.pool import TuningPool as TuningPool
+from tuning.store import Query as Query
+from tuning.store import TuningStore as TuningStore
+from tuning.timer import Timer as Timer
+from tuning.timer import added_seconds as added_seconds
+from tuning.timer import time_ms as time_ms
+from tuning.tuned_kernel import Candidate as Candidate
+from tuning.tuned_kernel import TunedKernel as TunedKernel
+from tuning.tuner import Tuned as Tuned
+from tuning.tuner import autotune as autotune
