@@ -37,7 +37,7 @@ def test_the_same_bits(dtype: torch.dtype) -> None:
 
 
 def test_on_streams_beside_each_other() -> None:
-    """Programs of several launches wait for their own rows, and end."""
+    """Programs of several launches wait for their own rows, some longer than they may, and end."""
     run = compiled(lambda x: x.softmax(-1))
     xs = [torch.randn(300, 400_000, device="cuda") for _ in range(6)]
     wanted = [x.softmax(-1) for x in xs]

@@ -61,12 +61,16 @@ def take_totals(at, needed, like):
     return bits.to(like.dtype, bitcast=True)
 
 # What is told within a millisecond, and 0 where nothing is: programs that have not begun may begin
-# only when this one ends.
+# only when this one ends. Threads read the clock apart, so that one may find the millisecond over
+# before another: a minimum over all threads ends the loop, which is the same number in each.
 def look_for(at, needed):
     word = tl.load(at, needed, other=0x100000000, volatile=True)
     begun = tl.extra.cuda.globaltimer()
-    while (tl.min(word) == 0) & (tl.extra.cuda.globaltimer() - begun < 1000000):
+    waits = tl.min(word) == 0
+    while waits:
         word = tl.load(at, word == 0, other=word, volatile=True)
+        late = tl.extra.cuda.globaltimer() - begun >= 1000000
+        waits = tl.min(tl.where(late, 1, word)) == 0
     return word
 
 # What a chunk folds to, for the later ones of its group

@@ -117,7 +117,8 @@ class SharedWriter(LoopedWriter):
         words = sum(v.dtype.itemsize // 4 for _, values in told for v in values)
         first, self.words = 1 + self.schedule.share * self.words, self.words + words
         slots, member, needed = fresh("slots"), fresh("member"), fresh("needed")
-        wide = 1 << (self.schedule.share - 1).bit_length()
+        # one thread for each word: where two hold one, they may read it at different times
+        wide = max(1 << (self.schedule.share - 1).bit_length(), 32 * self.schedule.num_warps)
         body.append(f"{slots} = words + {first}")
         at = 0
         for _, values in told:
