@@ -132,7 +132,7 @@ def test_the_default_measures_what_is_compiled(
         return measured[-1]
 
     monkeypatch.setattr(tuning, "autotune", recorded)
-    monkeypatch.setattr(schedule_tuning, "_FLOOR", 60.0)
+    monkeypatch.setattr(schedule_tuning, "_SHARE", 1000.0)
     x = randn(4096, 8192)
     compiled(lambda t: t.softmax(-1), (x,), tmp_path, tune="max")  # all are compiled now
     for record in (tmp_path / "schedules").rglob("*.json"):

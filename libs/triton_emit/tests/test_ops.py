@@ -132,7 +132,7 @@ def test_ints(dtype: DType, tools: SimpleNamespace) -> None:
 def test_functions_of_as_many_steps_as_data_says(dtype: DType, tools: SimpleNamespace) -> None:
     rng = np.random.default_rng(0)
     s, q = rng.uniform(1.2, 6, COUNT), rng.uniform(0.5, 9, COUNT)
-    n, least = rng.integers(0, 14, COUNT) * 1.0, np.full(COUNT, 1e-16)
+    n, least = rng.integers(0, 14, COUNT) * 1.0, np.full(COUNT, np.finfo(dtype.numpy_name).eps / 2)
     given = {
         "zeta": (s, q), "gamma_series": (s, q), "gamma_fraction": (s, 8 + q, least),
         "chebyshev": (s, q, n), "hermite": (s + 6, 0 * s + 2, n), "laguerre": (-q, n),
