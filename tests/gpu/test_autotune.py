@@ -5,10 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,20 +14,14 @@ from typing import Any
 import pytest
 import torch
 
-from triton_rt import CompilePool, KernelParam, KernelSource, LazyKernel, TensorMap, compile, errors
+from triton_rt import KernelParam, KernelSource, LazyKernel, TensorMap, errors
 from tuning import (
-    Candidate,
-    Machine,
     Options,
-    TunedKernel,
     TuningPool,
     TuningStore,
-    Work,
     autotune,
     saved,
 )
-from tuning.cost_model import H200, occupancy
-from tuning.resources import resources
 from tuning.saved import Saved, spans
 from tuning.timer import Timer
 
@@ -58,15 +50,8 @@ COPY = make(LOAD + "tl.store(y + i, tl.load(x + i, i < n), i < n)", B=1024)
 N = 1 << 22
 
 
-def blocks(source: KernelSource, *sizes: int) -> list[Candidate]:
-    return [
-        Candidate(replace(source, constants=(("B", b),)), lambda x, y, n, b=b: -(-n // b))
-        for b in sizes
-    ]
-
-
 def pairs(source: KernelSource, *sizes: int, n: int = N) -> list[tuple[LazyKernel, int]]:
-    return [(LazyKernel(c.source), -(-n // s)) for c, s in zip(blocks(source, *sizes), sizes)]  # noqa: B905
+    return [(LazyKernel(replace(source, constants=(("B", b),))), -(-n // b)) for b in sizes]
 
 
 @pytest.fixture
@@ -121,10 +106,10 @@ def test_a_slow_host_is_not_timed(tensors: tuple[torch.Tensor, torch.Tensor]) ->
     launch()
     fast = sorted(timer.run(launch, lambda: None, 15))[7]
     slow = sorted(timer.run(slowly, lambda: None, 15))[7]
-    floor = 1e3 * 8 * N / Machine.of(0).bandwidth
+    floor = 1e3 * 8 * N / 6e12  # ms, by the memory of no GPU of today's
     timer.close()
     assert slow == pytest.approx(fast, rel=0.15), (fast, slow)
-    assert floor < fast < 3 * floor, "cold: the bytes come from device memory, not from L2"
+    assert floor < fast < 6 * floor, "cold: the bytes come from device memory, not from L2"
 
 
 def test_losers_leave_early_and_values_are_restored(
@@ -168,10 +153,9 @@ def test_no_memory_is_held(
 ) -> None:
     """Of torch's allocator, and past it: the copies of what is mutated, and what fills the L2."""
     x, y = tensors
-    kernel = TunedKernel(blocks(ADD, 1024, 512))
     torch.cuda.synchronize()
     held = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
-    kernel(x, y, N)
+    autotune(pairs(ADD, 1024, 512), (x, y, N))
     torch.cuda.synchronize()
     assert (torch.cuda.memory_allocated(), torch.cuda.memory_reserved()) == held
     assert allocated and not any(allocated.values())
@@ -183,70 +167,6 @@ def test_wrong_results_are_found_in_process(tensors: tuple[torch.Tensor, torch.T
     candidates = [*pairs(COPY, 1024), *pairs(wrong, 1024)]
     tuned = autotune(candidates, (x, y, N), options=Options(verify=True))
     assert tuned.winner == 0 and "WrongResult" in tuned.failures[0][1]
-
-
-# -- the model -----------------------------------------------------------------------------------
-
-
-def test_the_machine_is_read_from_the_driver() -> None:
-    machine = Machine.of(0)
-    if machine.name == "NVIDIA H200":
-        assert (machine.sms, machine.shared_per_block) == (H200.sms, H200.shared_per_block)
-        assert machine.bandwidth == pytest.approx(H200.bandwidth, rel=0.05)
-        assert machine.blocks_per_sm == 32 and machine.registers_per_sm == 65536
-
-
-def test_resources_agree_with_the_driver() -> None:
-    import ctypes
-
-    from triton_rt.driver import driver
-    from triton_rt.launch import Entry
-
-    for source in (COPY, ADD, replace(ADD, constants=(("B", 65536),))):
-        binary = compile(source)
-        needs = resources(binary)
-        function = Entry.load(binary, 0).function
-        found = {}
-        for name, number in (("registers", 4), ("local", 3), ("blocks", 0)):
-            out = ctypes.c_int()
-            if name == "blocks":
-                driver().call(
-                    "cuOccupancyMaxActiveBlocksPerMultiprocessor",
-                    ctypes.byref(out),
-                    ctypes.c_void_p(function),
-                    needs.threads,
-                    ctypes.c_size_t(binary.shared_bytes),
-                )
-            else:
-                driver().call(
-                    "cuFuncGetAttribute", ctypes.byref(out), number, ctypes.c_void_p(function)
-                )
-            found[name] = out.value
-        assert (needs.registers, occupancy(needs, Machine.of(0))) == (
-            found["registers"],
-            found["blocks"],
-        )
-        assert needs.local_bytes == found["local"]
-
-
-def test_deterministic_choice(tensors: tuple[torch.Tensor, torch.Tensor], tmp_path: Path) -> None:
-    x, y = tensors
-    before, store = y.clone(), TuningStore(tmp_path)
-    options = Options(deterministic=True)
-    work = Work(bytes=12 * N)
-    results = [
-        autotune(pairs(ADD, 32, 1024, 100), (x, y, N), options=options, store=store, work=work)
-        for _ in range(3)
-    ]
-    assert {(r.winner, r.times, r.how) for r in results} == {(1, results[0].times, "model")}
-    assert torch.equal(y, before) and not list(tmp_path.iterdir())
-
-
-def test_hopeless_estimates_are_not_measured(tensors: tuple[torch.Tensor, torch.Tensor]) -> None:
-    x, y = tensors
-    spilling = (LazyKernel(replace(ADD, constants=(("B", 1 << 17),))), N >> 17)
-    tuned = autotune([*pairs(ADD, 1024), spilling], (x, y, N), work=Work(bytes=12 * N))
-    assert tuned.winner == 0 and "estimated" in dict(tuned.pruned)[1]
 
 
 # -- faults in workers ---------------------------------------------------------------------------
@@ -296,7 +216,7 @@ def store_queries(store: TuningStore, candidates: Any, args: Any) -> Iterator[An
     from tuning.store import Query
 
     source = candidates[0][0].source
-    yield Query.of(source.name, Machine.of(0).name, source.params, args)
+    yield Query.of(source.name, torch.cuda.get_device_name(), source.params, args)
 
 
 def test_workers_measure_what_this_process_measures(
@@ -310,89 +230,27 @@ def test_workers_measure_what_this_process_measures(
     assert there.times[1] == pytest.approx(here.times[1], rel=0.2)
 
 
-# -- tuned kernels -------------------------------------------------------------------------------
-
-
-def test_first_call_tunes_and_later_ones_launch(
-    tensors: tuple[torch.Tensor, torch.Tensor], tmp_path: Path
-) -> None:
-    x, y = tensors
-    with CompilePool(2) as compilers:
-        kernel = TunedKernel(blocks(COPY, 32, 1024), pool=compilers, store=TuningStore(tmp_path))
-        kernel(x, y, N)
-    assert torch.equal(x, y) and kernel.tuned[0, N].winner == 1
-    began = time.perf_counter()
-    for _ in range(100):
-        kernel(x, y, N)
-    torch.cuda.synchronize()
-    assert time.perf_counter() - began < 0.1 and len(kernel.tuned) == 1
-
-    # Another kernel object, as in another process: from the store, the winner alone is compiled.
-    again = TunedKernel(blocks(COPY, 32, 1024), store=TuningStore(tmp_path))
-    again(x, y, N)
-    assert again.tuned[0, N].how == "stored"
-    assert [len(k._binaries) for k in again.kernels] == [0, 1]
-
-    # A shape nearby starts from what is known: the clear loser is not run.
-    near = TunedKernel(blocks(COPY, 32, 1024), store=TuningStore(tmp_path))
-    near(x[: N // 2 + 16], y[: N // 2 + 16], N // 2 + 16)
-    result = near.tuned[0, N // 2 + 16]
-    assert result.winner == 1 and (result.runs[0] <= 3 or dict(result.pruned)[0])
-
-
-def test_threads_tune_once(tensors: tuple[torch.Tensor, torch.Tensor]) -> None:
-    x, _ = tensors
-    kernel = TunedKernel(blocks(COPY, 512, 1024))
-    ready = threading.Barrier(8)
-
-    def work(_: int) -> bool:
-        ready.wait()
-        with torch.cuda.stream(torch.cuda.Stream()):
-            y = torch.zeros_like(x)
-            kernel(x, y, N)
-            torch.cuda.current_stream().synchronize()
-            return torch.equal(x, y)
-
-    torch.cuda.synchronize()
-    with ThreadPoolExecutor(8) as threads:
-        assert all(threads.map(work, range(8)))
-    assert len(kernel.tuned) == 1
-
-
-def test_capture_does_not_tune(tensors: tuple[torch.Tensor, torch.Tensor]) -> None:
-    x, y = tensors
-    kernel = TunedKernel(blocks(COPY, 512, 1024))
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        kernel(x, y, N)
-    assert kernel.tuned == {}
-    graph.replay()
-    torch.cuda.synchronize()
-    assert torch.equal(x, y)
-    kernel(x, y, N)
-    assert len(kernel.tuned) == 1
-
-
 def test_all_candidates_failing_is_an_error(tensors: tuple[torch.Tensor, torch.Tensor]) -> None:
     x, y = tensors
     with pytest.raises(errors.CompileFailed):
-        TunedKernel(blocks(COPY, 100, 200))(x, y, N)
+        autotune(pairs(COPY, 100, 200), (x, y, N))
 
 
 def test_tuning_in_a_fresh_thread_and_process() -> None:
     """The driver's context is not current on a new thread: tuning makes it so."""
     code = (
-        "import torch, threading\nfrom triton_rt import KernelParam, KernelSource\n"
-        "from tuning import Candidate, TunedKernel\n"
+        "import torch, threading\nfrom triton_rt import KernelParam, KernelSource, LazyKernel\n"
+        "from tuning import autotune\n"
         "text = '''import triton, triton.language as tl\n@triton.jit\n"
         "def k(y, B: tl.constexpr):\n"
         "    tl.store(y + tl.program_id(0) * B + tl.arange(0, B), 1.0)\n'''\n"
-        "make = lambda b: Candidate(KernelSource('k', text, (KernelParam('y', '*f32', True),),\n"
-        "                                        (('B', b),)), 1 << 20 // b)\n"
+        "make = lambda b: (LazyKernel(KernelSource('k', text, (KernelParam('y', '*f32', True),),\n"
+        "                                          (('B', b),))), 1 << 20 // b)\n"
         "y = torch.zeros(1 << 20, device='cuda')\n"
-        "kernel = TunedKernel([make(256), make(512)])\n"
-        "t = threading.Thread(target=lambda: kernel(y)); t.start(); t.join()\n"
-        "print(len(kernel.tuned))\n"
+        "found = []\n"
+        "tune = lambda: found.append(autotune([make(256), make(512)], (y,)))\n"
+        "t = threading.Thread(target=tune); t.start(); t.join()\n"
+        "print(len(found))\n"
     )
     code = code.replace("1 << 20 // b", "(1 << 20) // b")
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -414,16 +272,16 @@ def test_descriptors_and_tuples_are_tuned(pool: TuningPool, where: str) -> None:
         KernelParam("t.0", "*f32", mutated=True, aligned=True),
         KernelParam("t.1", "i32", aligned=True),
     )
-    kernel = TunedKernel(
-        [Candidate(KernelSource("kernel", text, params, num_warps=w), 64) for w in (1, 4, 8)],
-        tuner=pool if where == "in a worker" else None,
-    )
+    sources = [KernelSource("kernel", text, params, num_warps=w) for w in (1, 4, 8)]
+    candidates = [(LazyKernel(source), 64) for source in sources]
     x, y = torch.randn(1024, 64, device="cuda"), torch.zeros(1024, 64, device="cuda")
-    for _ in range(2):
-        kernel(TensorMap(x, (16, 64)), (y, x.numel()))
+    args = TensorMap(x, (16, 64)), (y, x.numel())
+    tuned = autotune(candidates, args, pool=pool if where == "in a worker" else None)
+    assert tuned.failures == ()
+    kernel, grid = candidates[tuned.winner]
+    kernel(grid, *args)
     torch.cuda.synchronize()
-    assert torch.equal(y, x + 1) and len(kernel.tuned) == 1
-    assert next(iter(kernel.tuned.values())).failures == ()
+    assert torch.equal(y, x + 1)
 
 
 def test_autotune_restores_what_it_mutates() -> None:

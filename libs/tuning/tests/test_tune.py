@@ -1,4 +1,4 @@
-"""Tuning without a GPU: the cost model, the race, stored results, tuned kernels on the CPU."""
+"""Tuning without a GPU: the race, what is restored, stored results."""
 
 from __future__ import annotations
 
@@ -6,86 +6,20 @@ import hashlib
 import json
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from triton_rt import CompilePool, KernelParam, KernelSource, LazyKernel, Target, compile, errors
-from tuning import Candidate, TunedKernel, TuningStore, Work, autotune
+from triton_rt import KernelParam, KernelSource, LazyKernel, errors
+from tuning import TuningStore, autotune
 from tuning import race as racing
-from tuning.cost_model import A100, H200, estimate, occupancy
 from tuning.errors import CandidateHung, CorruptTuningRecord
 from tuning.race import Outcome, race, rounds, winner
-from tuning.resources import Resources, resources
 from tuning.saved import Saved, extent, spans
 from tuning.store import Query, Record
-
-Make = Callable[..., KernelSource]
-
-ROWS = """
-row = tl.program_id(0)
-i = tl.arange(0, B)
-v = tl.load(x + row * n + i, i < n, other=0.0).to(tl.float32)
-tl.store(y + row * n + i, v - tl.sum(v, 0) / n, i < n)
-"""
-
-
-# -- the cost model ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("arch", [80, 90, 100])
-def test_resources_are_read_from_the_cubin(make_source: Make, arch: int) -> None:
-    rows = make_source("x:*bf16 y:*bf16! n:i32", ROWS, B=1024)
-    found = resources(compile(rows, Target(arch)))
-    assert found.threads == 128 and 16 <= found.registers <= 64 and found.local_bytes == 0
-    assert 1024 < found.shared_bytes < 2048, "a few words for the sum, and the system's kilobyte"
-    if arch != 90:
-        return
-    few = replace(rows, constants=(("B", 16384),), max_registers=32)
-    spilling = resources(compile(few, Target(arch)))
-    assert spilling.local_bytes > 100 and spilling.registers <= 32
-    binary = compile(rows, Target(arch))
-    with pytest.raises(errors.BadBinary, match="ELF"):
-        resources(replace(binary, cubin=b"nonsense" * 20))
-    with pytest.raises(errors.BadBinary, match=r"damaged|\.nv\.info"):
-        resources(replace(binary, cubin=binary.cubin[:200]))
-
-
-@pytest.mark.parametrize(
-    ("threads", "registers", "shared", "blocks"),
-    [
-        (128, 32, 1024, 16),  # threads: 2048 / 128
-        (128, 255, 1024, 2),  # registers: 65536 / (256 * 32 * 4)
-        (1024, 64, 1024, 1),
-        (1024, 65, 1024, 0),  # would need 73728 registers
-        (32, 16, 1024, 32),  # the limit of blocks
-        (128, 32, 100 << 10, 2),
-        (128, 32, 229 << 10, 0),
-    ],
-)
-def test_occupancy_is_that_of_the_calculator(
-    threads: int, registers: int, shared: int, blocks: int
-) -> None:
-    assert occupancy(Resources(threads, registers, shared, 0), H200) == blocks
-
-
-def test_estimates_order_what_is_clearly_better() -> None:
-    work = Work(bytes=2 * 16384 * 4096 * 2)
-    good = Resources(256, 40, 2048, 0)
-    assert estimate(good, 16384, work, H200) == pytest.approx(work.bytes / H200.bandwidth, rel=0.6)
-    few = estimate(good, 16, work, H200)
-    spilled = estimate(replace(good, local_bytes=4096), 16384, work, H200)
-    assert few > 2 * estimate(good, 16384, work, H200) < spilled
-    assert estimate(Resources(1024, 128, 0, 0), 16384, work, H200) == math.inf
-    assert estimate(good, 16384, work, A100) > estimate(good, 16384, work, H200)
-    matmul = Work(bytes=3 * 2 * 4096**2, flops=2 * 4096**3, tensor_cores=True)
-    tile = Resources(256, 200, 100 << 10, 0)
-    assert 1.3e-4 < estimate(tile, 1024, matmul, H200) < 4e-4, "about 137 GFLOP at 990 TFLOP/s"
-
 
 # -- the race ------------------------------------------------------------------------------------
 
@@ -224,64 +158,7 @@ def test_results_of_an_earlier_version_are_found(tmp_path: Path) -> None:
     assert near is not None and near.winner == "a"
 
 
-# -- tuned kernels on the CPU --------------------------------------------------------------------
-
-
-def candidates(add_one: KernelSource, blocks: Sequence[int] = (64, 256)) -> list[Candidate]:
-    return [
-        Candidate(
-            replace(add_one, constants=(("B", b),)),
-            lambda x, y, n, b=b: -(-n // b),
-            applies=lambda x, y, n, b=b: n >= b,
-        )
-        for b in blocks
-    ]
-
-
-def test_cpu_tensors_are_interpreted_by_the_first_that_applies(add_one: KernelSource) -> None:
-    kernel = TunedKernel(candidates(add_one, (256, 64)))
-    for n in (64, 500, 64):
-        x, y = torch.randn(n), torch.zeros(n)
-        kernel(x, y, n)
-        assert torch.equal(y, x + 1)
-    assert kernel.tuned == {} and repr(kernel) == "TunedKernel(kernel, candidates=2, tuned=0)"
-    x = torch.zeros(8)
-    with pytest.raises(errors.BadSource, match="none of its candidates"):
-        kernel(x, x, 8)
-    with pytest.raises(errors.WrongArgumentCount, match="takes 3"):
-        kernel(x, x)
-    with pytest.raises(errors.WrongDType):
-        kernel(torch.zeros(64).double(), torch.zeros(64), 64)
-
-
-def test_candidates_must_agree(add_one: KernelSource, make_source: Make) -> None:
-    other = make_source("x:*f32 y:*f32! m:i64", "pass", B=1)
-    with pytest.raises(errors.BadSource, match="same parameters"):
-        TunedKernel([Candidate(add_one, 1), Candidate(other, 1)])
-    with pytest.raises(errors.BadSource, match="at least one"):
-        TunedKernel([])
-
-
-def test_compilation_begins_at_load(add_one: KernelSource) -> None:
-    with CompilePool(1) as pool:
-        kernel = TunedKernel(candidates(add_one), pool=pool, target=Target(90))
-        futures = [f for k in kernel.kernels for f in k._binaries.values()]
-        assert len(futures) == 2 and all(f.result(60).cubin for f in futures)
-
-
-def test_threads_share_one_kernel(add_one: KernelSource) -> None:
-    kernel = TunedKernel(candidates(add_one))
-
-    def work(n: int) -> bool:
-        x, y = torch.randn(n), torch.zeros(n)
-        kernel(x, y, n)
-        return torch.equal(y, x + 1)
-
-    with ThreadPoolExecutor(8) as threads:
-        assert all(threads.map(work, [64, 100, 256, 300] * 8))
-
-
-def test_deterministic_and_cpu_arguments(add_one: KernelSource) -> None:
+def test_cpu_arguments_are_not_measured(add_one: KernelSource) -> None:
     x = torch.zeros(64)
     with pytest.raises(errors.NoGPU):
         autotune([(LazyKernel(add_one), 1)], (x, x, 64))

@@ -17,7 +17,7 @@ import torch
 
 from triton_rt import KernelParam, KernelSource, LazyKernel, TensorMap, errors
 from triton_rt.worker_process import decode, encode
-from tuning import Candidate, TunedKernel, TuningPool, TuningStore, autotune
+from tuning import TuningPool, TuningStore, autotune
 from tuning.compare import compare
 from tuning.errors import UnportableArgument, WrongResult
 from tuning.pool import PoolBench
@@ -137,21 +137,6 @@ def test_a_worker_ends_with_its_parent(add_one: KernelSource) -> None:
         time.sleep(0.1)
     else:
         assert not Path(f"/proc/{worker}").exists()
-
-
-def test_tuned_kernels_take_a_pool(pool: TuningPool, add_one: KernelSource) -> None:
-    options = [
-        Candidate(replace(add_one, constants=(("B", b),)), lambda x, y, n, b=b: -(-n // b))
-        for b in (64, 128)
-    ]
-    wrong = Candidate(faulty(add_one, value="+ 2").source, 5)
-    kernel = TunedKernel([*options, wrong], tuner=pool, max_tunings=2)
-    for n in (100, 200, 300, 100):
-        x, y = torch.randn(n), torch.zeros(n)
-        kernel(x, y, n)
-        assert torch.equal(y, x + 1)
-    assert list(kernel.tuned) == [(-1, 100), (-1, 200)], "300 has the choice of the nearest"
-    assert [i for i, _ in kernel.tuned[-1, 100].failures] == [2]
 
 
 def test_candidates_are_spread_over_workers(

@@ -1,9 +1,7 @@
-"""Choosing among kernels that compute the same: by a cost model, by measuring, by what is known.
+"""Choosing among kernels that compute the same, by measuring and by what is known.
 
 Candidates run in this process, or in workers that they may crash; results are kept on disk."""
 
-from tuning.cost_model import Machine as Machine
-from tuning.cost_model import Work as Work
 from tuning.margins import MARGINS as MARGINS
 from tuning.margins import Margins as Margins
 from tuning.options import Options as Options
@@ -13,7 +11,5 @@ from tuning.store import TuningStore as TuningStore
 from tuning.timer import Timer as Timer
 from tuning.timer import added_seconds as added_seconds
 from tuning.timer import time_ms as time_ms
-from tuning.tuned_kernel import Candidate as Candidate
-from tuning.tuned_kernel import TunedKernel as TunedKernel
 from tuning.tuner import Tuned as Tuned
 from tuning.tuner import autotune as autotune

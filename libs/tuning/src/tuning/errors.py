@@ -27,9 +27,5 @@ class UnportableArgument(TuningError):
     """An argument that cannot be recreated in a worker: tune that kernel in process."""
 
 
-class TuningSkipped(UserWarning):
-    """A kernel was not measured, and runs with the cost model's choice; says why."""
-
-
 class CorruptTuningRecord(UserWarning):
     """A stored tuning result whose checksum or fields are wrong: dropped, and measured again."""

@@ -14,8 +14,6 @@ class Margins:
     tie: within this factor of the fastest, the first candidate wins: noise decides little.
     near, near_ratio: at shapes no farther than this (1 is one size doubled), what was slower than
         the winner by this factor there is not measured here: neighbours differ by less.
-    model_ratio: predicted at this multiple of the best prediction, a candidate is not measured: the
-        cost model knows nothing of access patterns and is wrong by up to that.
     slow_seconds, slow_ratio: a call over a millisecond that takes three times the fastest's gets no
         second round: it cannot win, and costs as much as all others together.
 
@@ -43,7 +41,6 @@ class Margins:
     tie: float = 1.005
     near: float = 1.5
     near_ratio: float = 2.0
-    model_ratio: float = 3.0
     slow_seconds: float = 1e-3
     slow_ratio: float = 3.0
     vendor: float = 0.01

@@ -52,12 +52,8 @@ class Query:
         """0 for the same sizes, 1 for one of them doubled; infinite where not comparable."""
         if self.structure != other.structure or len(self.sizes) != len(other.sizes):
             return math.inf
-        return distance(self.sizes, other.sizes)
-
-
-def distance(a: Sequence[int], b: Sequence[int]) -> float:
-    """How far integers are apart: 1 for one of them doubled."""
-    return sum(abs(math.log2((abs(x) + 1) / (abs(y) + 1))) for x, y in zip(a, b, strict=True))
+        both = zip(self.sizes, other.sizes, strict=True)
+        return sum(abs(math.log2((abs(x) + 1) / (abs(y) + 1))) for x, y in both)
 
 
 @dataclass(frozen=True)
@@ -131,10 +127,6 @@ class TuningStore:
     def bad(self, query: Query) -> dict[str, str]:
         """Candidates of the kernel that failed dangerously at some shape on this device."""
         return {key: why for r in self.records(query) for key, why in r.bad.items()}
-
-    def winners(self, kernel: str, device: str) -> set[str]:
-        """Candidates that won at some shape."""
-        return {r.winner for r in self.records(Query(kernel, device, "", ()))}
 
     def put(self, record: Record) -> None:
         """Writes a record. A folder that cannot be written to is a warning, not an error."""

@@ -6,22 +6,19 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 
-from triton_rt import Binary, LazyKernel, Target, flatten
-from triton_rt.errors import BadBinary, NoGPU, OutOfSharedMemory, TritonRTError
-from tuning.cost_model import Machine, Work, estimate, occupancy
+from triton_rt import Binary, LazyKernel, flatten
+from triton_rt.errors import NoGPU, TritonRTError
 from tuning.errors import CandidateCrashed, CandidateHung, CorruptedMemory, WrongResult
 from tuning.local_bench import LocalBench
 from tuning.margins import MARGINS
 from tuning.options import Grid, Options
 from tuning.pool import TuningPool
 from tuning.race import Bench, Race, race, winner
-from tuning.resources import resources
-from tuning.saved import spans
 from tuning.store import Query, Record, TuningStore, candidate_keys
 from tuning.task import Task, tensors_of
 
@@ -36,13 +33,13 @@ _MEASURING = threading.Lock()
 class Tuned:
     """`winner` indexes the candidates. `times` are medians in milliseconds, by candidate, and
     infinite for one that failed, whose message is in `failures`, or was left out: `pruned` says
-    why (by the cost model, a shape nearby, an earlier fault). `how`: where the choice is from."""
+    why (a shape nearby, an earlier fault). `how`: where the choice is from."""
 
     winner: int
     times: tuple[float, ...]
     failures: tuple[tuple[int, str], ...] = ()
     pruned: tuple[tuple[int, str], ...] = ()
-    how: Literal["measured", "stored", "model"] = "measured"
+    how: Literal["measured", "stored"] = "measured"
     seconds: float = 0.0
     runs: tuple[int, ...] = ()
 
@@ -51,47 +48,39 @@ def autotune(
     candidates: Sequence[tuple[LazyKernel, Grid]],
     args: Sequence[Any],
     *,
-    work: Work | Sequence[Work] | None = None,
     options: Options = Options(),  # noqa: B008 - frozen
     store: TuningStore | None = None,
     name: str | None = None,
     pool: TuningPool | None = None,
     keys: Sequence[str] | None = None,
-    repeats: int | None = None,
-    flush_bytes: int | None = None,
 ) -> Tuned:
     """Measures (kernel, grid) pairs on the same arguments and returns the fastest.
 
     Each run is timed alone by CUDA events around the launch that will be deployed, after a write
     that evicts the L2 cache, with the host ahead of the device. Arguments that a kernel mutates
-    have their first values before each run, and afterwards. With `work`, candidates whose
-    estimated time is far from the best are not measured. With `store`, results are kept and found
-    again, under `name` (default: the kernel's) and `keys`, what tells the candidates apart there
-    (default: their sources, names and comments included). With `pool`, candidates run in worker
-    processes on copies of the arguments, and what crashes, hangs or corrupts memory there harms
-    nobody.
+    have their first values before each run, and afterwards. With `store`, results are kept and
+    found again, under `name` (default: the kernel's) and `keys`, what tells the candidates apart
+    there (default: their sources, names and comments included). With `pool`, candidates run in
+    worker processes on copies of the arguments, and what crashes, hangs or corrupts memory there
+    harms nobody.
 
     Raises `NoGPU` on CPU tensors, unless the pool has a CPU worker, and the last failure if every
     candidate fails."""
     began = time.perf_counter()
     if not candidates:
         raise ValueError("autotune needs at least one candidate")
-    if repeats is not None:
-        options = replace(options, repeats=repeats)
-    if flush_bytes is not None:
-        options = replace(options, flush_bytes=flush_bytes)
     on_cpu = pool is not None and pool.on_cpu
     tensors = tensors_of(args)
     if not tensors or not (on_cpu or all(t.is_cuda for t in tensors)):
         raise NoGPU(
             "autotune measures on a GPU, and got CPU tensors or none: an interpreter's time says "
-            "nothing about a kernel; choose by a cost model there"
+            "nothing about a kernel"
         )
     device = tensors[0].device
     guard = contextlib.nullcontext() if on_cpu else torch.cuda.device(device)
     with guard:
         task = Task(candidates, args, device, options)
-        return _Tuning(task, work, store, name, pool, keys).run(began)
+        return _Tuning(task, store, name, pool, keys).run(began)
 
 
 class _Tuning:
@@ -100,7 +89,6 @@ class _Tuning:
     def __init__(
         self,
         task: Task,
-        work: Work | Sequence[Work] | None,
         store: TuningStore | None,
         name: str | None,
         pool: TuningPool | None,
@@ -108,26 +96,22 @@ class _Tuning:
     ) -> None:
         self.task = task
         candidates, device = task.candidates, task.device
-        self.works = [work] * len(candidates) if isinstance(work, Work) else work
         self.store = store
         self.pool = pool
         first = candidates[0][0].source
         self.keys = tuple(keys or candidate_keys([k.source for k, _ in candidates]))
-        self.machine = Machine.of(device.index) if device.type == "cuda" else None
-        label = self.machine.name if self.machine else "cpu"
+        label = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
         self.query = Query.of(name or first.name, label, first.params, flatten(task.args))
         self.pruned: dict[int, str] = {}
 
     def run(self, began: float) -> Tuned:
-        if self.task.options.deterministic:
-            return self._by_model(began)
         stored = self.store.get(self.query) if self.store else None
         if stored is not None and stored.candidates == self.keys and stored.winner in self.keys:
             times = tuple(float(stored.times.get(k, math.inf)) for k in self.keys)
             at = self.keys.index(stored.winner)
             return Tuned(at, times, how="stored", seconds=time.perf_counter() - began)
         order = self._first_guess()
-        if self.machine is not None:
+        if self.task.device.type == "cuda":
             # Made current on this thread, and idle: what ran before is not measured.
             torch.cuda.current_stream().synchronize()
         with _MEASURING, self._bench() as bench:
@@ -196,80 +180,23 @@ class _Tuning:
             local.close()
 
     def _ready(self, indices: Sequence[int]) -> Iterator[tuple[int, Binary | TritonRTError]]:
-        """Candidates as their compilation ends, without those that the cost model gives up."""
+        """Candidates as the compilation of what their launches need ends."""
         futures: dict[int, Future[Binary]] = {}
         for index in indices:
             try:
-                futures[index] = self._prefetch(index)
+                kernel, _ = self.task.candidates[index]
+                futures[index] = kernel.prefetch(alignment=kernel.alignment(*self.task.args))
             except TritonRTError as error:
                 yield index, error
-        best = math.inf
         while futures:
             done = [i for i, f in futures.items() if f.done()]
             if not done:
                 wait(futures.values(), return_when=FIRST_COMPLETED)
                 continue
             index = done[0]
+            found: Binary | TritonRTError
             try:
-                binary = futures.pop(index).result()
-                guess = self._estimate(index, binary)
+                found = futures.pop(index).result()
             except TritonRTError as error:
-                yield index, error
-                continue
-            best = min(best, guess)
-            if self.works is not None and guess > MARGINS.model_ratio * best:
-                self.pruned[index] = f"estimated at {guess * 1e3:.4f} ms, best {best * 1e3:.4f} ms"
-                continue
-            yield index, binary
-
-    def _prefetch(self, index: int) -> Future[Binary]:
-        """Starts to compile what a launch of a candidate would need."""
-        assert self.machine is not None
-        kernel, _ = self.task.candidates[index]
-        target = kernel.target or Target(self.machine.arch)
-        return kernel.prefetch(target, kernel.alignment(*self.task.args))
-
-    def _estimate(self, index: int, binary: Binary) -> float:
-        """Seconds by the cost model; raises what a launch would where no block fits."""
-        assert self.machine is not None
-        try:
-            needs = resources(binary)
-        except BadBinary:
-            return math.inf if self.works is None else 0.0
-        if occupancy(needs, self.machine) == 0:
-            raise OutOfSharedMemory(
-                f"{binary.name}: a block of {needs.threads} threads with {needs.registers} "
-                f"registers each and {needs.shared_bytes} bytes of shared memory does not fit on "
-                f"a multiprocessor of {self.machine.name}"
-            )
-        if self.works is not None:
-            work = self.works[index]
-        else:  # the bytes of the arguments
-            work = Work(bytes=sum(s.bytes for s in spans(self.task.tensors)))
-        _, grid = self.task.candidates[index]
-        programs = math.prod((grid,) if isinstance(grid, int) else grid)
-        return estimate(needs, programs, work, self.machine)
-
-    def _by_model(self, began: float) -> Tuned:
-        guesses = [math.inf] * len(self.keys)
-        failures: dict[int, TritonRTError] = {}
-        if self.machine is None:
-            return Tuned(0, tuple(guesses), how="model")
-        for index in range(len(guesses)):
-            # All start before the first is waited for; one that fails says so below.
-            with contextlib.suppress(TritonRTError):
-                self._prefetch(index)
-        for index in range(len(guesses)):
-            try:
-                guesses[index] = self._estimate(index, self._prefetch(index).result())
-            except TritonRTError as error:
-                failures[index] = error
-        if len(failures) == len(guesses):
-            raise failures[len(failures) - 1]
-        return Tuned(
-            min(range(len(guesses)), key=guesses.__getitem__),
-            tuple(1e3 * g for g in guesses),
-            tuple((i, f"{type(e).__name__}: {e}") for i, e in failures.items()),
-            how="model",
-            seconds=time.perf_counter() - began,
-        )
+                found = error
+            yield index, found
