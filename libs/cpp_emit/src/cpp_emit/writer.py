@@ -1,6 +1,7 @@
 """The C++ function under construction: its lines, and which names mean what at this point of it."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import sympy
@@ -13,6 +14,7 @@ from symexpr import one_line, sstr, to_cpp
 from wrapper_ir import TensorType
 
 LINE_LENGTH = 100
+_text = lru_cache(maxsize=10_000, typed=True)(to_cpp)
 
 
 class Writer:
@@ -107,7 +109,7 @@ class Writer:
             new = self.names[symbol.name]
             if new != symbol.name:
                 renamed[symbol] = sympy.Symbol(new, integer=True)
-        return to_cpp(value.xreplace(renamed))
+        return _text(value.xreplace(renamed))
 
     def ints(self, values: Sequence[sympy.Expr]) -> str:
         """Integer expressions in braces: `{s0, 4}`."""

@@ -1,6 +1,7 @@
 """The inverse of `sstr`: Python's expression grammar, with sympy's meaning of `/`."""
 
 import ast
+from functools import lru_cache
 from typing import Any
 
 import sympy
@@ -34,6 +35,7 @@ _COMPARE: dict[type[ast.cmpop], Any] = {
 _ALIASES = {"min": "Min", "max": "Max"}
 
 
+@lru_cache(maxsize=10_000)
 def parse(text: str) -> Any:
     """A sympy expression or boolean. Names are integer symbols.
 

@@ -283,6 +283,7 @@ class Printer:
         return Text(f"not {self.at(self.visit(e.args[0]), NOT)}", NOT, 0)
 
 
+@lru_cache(maxsize=10_000, typed=True)
 def sstr(e: Any) -> str:
     """Text that `parse` reads back as the same expression.
 

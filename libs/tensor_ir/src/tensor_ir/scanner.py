@@ -25,6 +25,7 @@ _COMPLEX = re.compile(
 )
 _AN_ELEMENT_TYPE = "an element type such as f32"
 _A_DEVICE = "a device such as cuda:0"
+_PLAIN = re.compile(r"[\w*+./%-]+", re.ASCII)  # what ends no expression and nests none
 _DECODER = json.JSONDecoder()
 MAX_DIGITS = 1000  # of an integer
 MAX_DEPTH = 50  # brackets and blocks inside of one another
@@ -133,6 +134,9 @@ class Scanner:
         self.skip()
         start, depth = self.pos, 0
         while self.pos < self.end:
+            if found := _PLAIN.match(self.text, self.pos, self.end):
+                self.pos = found.end()
+                continue
             char = self.text[self.pos]
             if depth == 0 and char in stops:
                 break

@@ -1,7 +1,7 @@
 """Takes over dead storages instead of allocating new ones."""
 
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import ClassVar, TypeAlias
@@ -213,19 +213,15 @@ class _Plan:
                 self.types[op.out] = dead.type
                 return
 
-    def candidates(self, op: Allocate, need: Count, pool: dict[str, _Dead]) -> list[_Dead]:
+    def candidates(self, op: Allocate, need: Count, pool: dict[str, _Dead]) -> Iterator[_Dead]:
         """Those that fit: same size first, then least waste; the latest dead first."""
-        found: list[tuple[bool, int, int, _Dead]] = []
-        for dead in pool.values():
-            differs = dead.bytes != need
-            if dead.type.device != op.type.device:
-                continue
-            if differs and op.out in self.returned:
-                continue  # the caller would keep the waste
-            if self.bytes.at_most(need, dead.bytes):
-                waste = self.bytes.values(dead.bytes)[0] - self.bytes.values(need)[0]
-                found.append((differs, waste, -dead.index, dead))
-        return [dead for *_, dead in sorted(found, key=lambda f: f[:3])]
+        near = [dead for dead in pool.values() if dead.type.device == op.type.device]
+        near.sort(key=lambda dead: -dead.index)
+        yield from (dead for dead in near if dead.bytes == need)
+        if op.out in self.returned:
+            return  # the caller would keep the waste
+        fitting = [d for d in near if d.bytes != need and self.bytes.at_most(need, d.bytes)]
+        yield from sorted(fitting, key=lambda dead: self.bytes.values(dead.bytes)[0])
 
     def end(self, name: str) -> int:
         """The op that ends the storage which `name` owns now."""
