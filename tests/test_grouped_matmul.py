@@ -60,6 +60,35 @@ def test_groups(options: dict[str, Any], name: str, emit: str) -> None:
         assert relative_error(got.double(), grouped(a, b, ends)) < 4e-3
 
 
+@pytest.mark.parametrize("fast", [False, True])
+def test_fp8_with_factors_of_rows_and_of_columns_of_each_group(
+    options: dict[str, Any], fast: bool
+) -> None:
+    """Which are the launch's, as what follows is."""
+
+    def fn(x: Any, w: Any, a: Any, b: Any, ends: Any) -> Any:
+        kind = {"out_dtype": torch.bfloat16, "use_fast_accum": fast}
+        return F.silu(torch._scaled_grouped_mm(x, w.mT, a, b, offs=ends, **kind))
+
+    torch.manual_seed(0)
+    f8 = torch.float8_e4m3fn
+    x, w, a, b = (
+        torch.randn(T, K).to(f8),
+        torch.randn(E, N, K).to(f8),
+        torch.rand(T),
+        torch.rand(E, N),
+    )
+    compiled = compile_cli.compile(
+        fn, (x, w, a, b, ENDS), options={**options, "gemm": "template"}
+    )  # fmt: skip
+    ops = list(walk(compiled.graph.program.ops))
+    assert sum(isinstance(o, Launch | ExternCall) for o in ops) == 1
+    for ends in (ENDS, torch.tensor([0, 16, 16, 48], dtype=torch.int32)):
+        wide = x.double() * a[:, None], w.double().mT * b[:, None]
+        got, wanted = compiled(x, w, a, b, ends), F.silu(grouped(*wide, ends))
+        assert relative_error(got.double(), wanted) < 4e-3
+
+
 def test_a_batch_is_a_batch(options: dict[str, Any]) -> None:
     torch.manual_seed(0)
     a, b = halves(E, T, K), halves(E, N, K).mT

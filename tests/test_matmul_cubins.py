@@ -63,6 +63,11 @@ def experts(x: Any, v: Any, w: Any, ends: Any) -> Any:
     return F.silu(groups(x, v, ends)) * torch._grouped_mm(x, w.mT, offs=ends)
 
 
+def fp8_experts(x: Any, w: Any, a: Any, b: Any, ends: Any) -> Any:
+    kind = {"out_dtype": torch.bfloat16}
+    return F.silu(torch._scaled_grouped_mm(x, w.mT, a.float(), b.float(), offs=ends, **kind))
+
+
 def integers(q: Any, w: Any, s: Any) -> Any:
     return (torch._int_mm(q, w.t()) * s).bfloat16()
 
@@ -89,6 +94,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], set[str]]] = {
     "integers": (integers, ("i8", "i8", (1024,)), {"tiled", "tma", "gluon", "decompose_k"}),
     "groups": (groups, ((512, 1024), (8, 1024, 1024), "ends"), {"grouped", "gluon_batched"}),
     "experts": (experts, ((512, 1024), (8, 512, 1024), (8, 512, 1024), "ends"), {"grouped"}),
+    "fp8 experts": (fp8_experts, ("f8", "f8 groups", (1024,), (8, 1024), "ends"), {"grouped"}),
     "blocks": (blocks, ("f8", "f8", (8, 1024), (8, 8)), {"tiled", "tma", "gluon_scaled"}),
 }  # fmt: skip
 
@@ -96,6 +102,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], set[str]]] = {
 NAMED = {
     "i8": ((1024, 1024), torch.int8),
     "f8": ((1024, 1024), torch.float8_e4m3fn),
+    "f8 groups": ((8, 1024, 1024), torch.float8_e4m3fn),
     "ends": ((8,), torch.int32),
 }
 

@@ -77,6 +77,10 @@ def experts(x: Any, w: Any, p: Any, ends: Any) -> Any:
     return F.silu(torch._grouped_mm(x, w.mT, offs=ends)) * p
 
 
+def scaled_experts(x: Any, w: Any, a: Any, b: Any, ends: Any) -> Any:
+    return F.silu(torch._scaled_grouped_mm(x, w.mT, a, b, offs=ends, out_dtype=torch.bfloat16))
+
+
 def inner(x: Any, y: Any, ends: Any) -> Any:
     return torch._grouped_mm(x.t(), y, offs=ends) * 2
 
@@ -135,6 +139,9 @@ CASES: dict[str, Case] = {
                ("tiled", "tma", "gluon_scaled")),
     "experts": (experts, lambda: (bf16(400, 136), bf16(5, 264, 136), bf16(400, 1),
                                   ends(8, 8, 141, 300, 400)), ("grouped", "gluon_batched")),
+    "scaled experts": (scaled_experts, lambda: (fp8(400, 144), fp8(5, 272, 144),
+                                                bf16(400).float().abs(), bf16(5, 272).float().abs(),
+                                                ends(8, 8, 141, 300, 400)), ("grouped",)),
     "inner": (inner, lambda: (bf16(400, 136), bf16(400, 264), ends(8, 8, 144, 304, 400)),
               ("grouped",)),
     "packed4": (packed4, lambda: (bf16(40, 256), int4(264, 256), bf16(4, 264, 2)),
@@ -166,11 +173,13 @@ def exact(fn: Callable[..., Any], args: tuple[torch.Tensor, ...]) -> torch.Tenso
         each = (s.double().repeat_interleave(128, 1) for s in (args[2], args[3].t()))
         a, b = next(each), next(each).repeat_interleave(128, 0)
         return F.silu((wide[0] * a) @ (wide[1] * b).t())
-    if fn is experts or fn is inner:
+    if fn in (experts, scaled_experts, inner):
         starts = [0, *args[-1].tolist()]
         parts = [slice(*p) for p in pairwise(starts)]
         if fn is inner:
             return torch.stack([wide[0][p].t() @ wide[1][p] * 2 for p in parts])
+        if fn is scaled_experts:
+            wide = [wide[0] * wide[2][:, None], wide[1] * wide[3][..., None], wide[2].new_ones(())]
         rows = torch.cat([wide[0][p] @ wide[1][i].t() for i, p in enumerate(parts)])
         return F.silu(rows) * wide[2]
     if fn is packed4:

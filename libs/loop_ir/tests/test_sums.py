@@ -145,6 +145,14 @@ def test_groups_of_rows() -> None:
     (node,) = graph.nodes
     assert isinstance(node, Matmul)
     assert node.jagged == "M"
+    factors = "    r: f32[5] cpu,\n    c: f32[2, 4] cpu,\n):"
+    taken = "    scale_a r: f32[5] cpu\n    scale_b c: f32[2, 4] cpu\n    groups"
+    scaled = parse_graph(GROUPED.replace("):", factors, 1).replace("    groups", taken, 1))
+    verify(scaled)
+    assert parse_graph(print_graph(scaled)) == scaled
+    r, c = (rng.integers(1, 3, s).astype(np.float32) for s in ((5,), (2, 4)))
+    (found,) = interpret_graph(scaled, [x, w, np.asarray([2, 4], np.int32), r, c])
+    np.testing.assert_array_equal(found[:4], got[:4] * r[:4, None] * c[[0, 0, 1, 1]])
     for wrong in ("groups ends: i32[1] cpu", "groups x: bf16[2] cpu"):
         with pytest.raises(LayoutMismatch):
             verify(parse_graph(GROUPED.replace("groups ends: i32[2] cpu", wrong)))

@@ -151,10 +151,41 @@ def grouped_mm(
     require(bias is None, "a bias")
     if offs is None:
         return _emit(call, input.ref, mat2.ref, None, call.out.operand.type)
+    ends = _ends(input, offs)
+    return _emit(call, input.ref, mat2.ref, None, call.out.operand.type, groups=ends)
+
+
+def _ends(input: Operand, offs: Operand) -> TensorRef:
     own = offs.type
     require(own.size[0].is_Integer and own.stride[0] == 1, f"ends {own.size} at {own.stride}")
     require(own.device == input.type.device, "ends on another device")
-    return _emit(call, input.ref, mat2.ref, None, call.out.operand.type, groups=offs.ref)
+    return offs.ref
+
+
+@table.lowers(aten._scaled_grouped_mm.default)
+def scaled_grouped_mm(
+    call: Call,
+    input: Operand,
+    mat2: Operand,
+    scale_a: Operand,
+    scale_b: Operand,
+    offs: Operand | None,
+    bias: Operand | None,
+    scale_result: Operand | None,
+    out_dtype: DType | None,
+    use_fast_accum: bool,
+) -> None:
+    """`grouped_mm` of fp8 by groups of rows, with a factor for each row, and for each column of
+    each group's matrix."""
+    require(bias is None and scale_result is None, "a bias, or a scale of the result")
+    require(offs is not None and len(mat2.size) == 3, "no groups of rows")
+    assert offs is not None
+    for scale in (scale_a, scale_b):
+        require(scale.type.dtype is DType.f32, f"scales of {scale.type.dtype.value}")
+    rows, columns = (input.size[0],), (mat2.size[0], mat2.size[2])
+    scales = Scales(_sized(scale_a.ref, *rows), _sized(scale_b.ref, *columns), use_fast_accum)
+    ends = _ends(input, offs)
+    _emit(call, input.ref, mat2.ref, None, call.out.operand.type, scales=scales, groups=ends)
 
 
 @table.lowers(aten.addmm.default, aten.baddbmm.default)

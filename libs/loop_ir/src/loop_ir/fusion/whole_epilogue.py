@@ -41,7 +41,9 @@ def whole_epilogue(matmul: Matmul, symbols: tuple[Symbol, ...] = ()) -> tuple[Ke
 
     That is the epilogue and `out` of a plain matmul. Else it is a kernel over the sizes of the
     result that reads the sums as f32, under another name; applies factors and bias; rounds
-    to the type of `out` as the operator does; and does what the epilogue does, or stores `out`."""
+    to the type of `out` as the operator does; and does what the epilogue does, or stores `out`.
+    Where factors are of the columns of each group, it runs over the groups, too, as over a batch:
+    of each point in the group that has it."""
     if is_plain(matmul):
         return matmul.epilogue, matmul.out
     epilogue, type = matmul.epilogue, matmul.type
@@ -54,6 +56,9 @@ def whole_epilogue(matmul: Matmul, symbols: tuple[Symbol, ...] = ()) -> tuple[Ke
         letters = fresh_symbols("i", {s.name for n in type.size for s in n.free_symbols})
         axes = tuple(Axis(s, n) for n, s in zip(type.size, letters, strict=False))
         old = []
+    if matmul.groups is not None:
+        used = {s.name for x in axes for s in (x.symbol, *x.extent.free_symbols)}
+        axes = (Axis(next(fresh_symbols("g", used)), matmul.groups.type.size[0]), *axes)
     names = {name for s in old for name in defined_values(s)}
     body, value = _sum(matmul, sums, axes, names)
     buffers = [Buffer(sums, replace(type, dtype=DType.f32))]
@@ -64,7 +69,8 @@ def whole_epilogue(matmul: Matmul, symbols: tuple[Symbol, ...] = ()) -> tuple[Ke
         storage = TensorType(dtype, (ends[name],), (sympy.S.One,), type.device)
         buffers.append(Buffer(name, storage))
     if epilogue is None:
-        body.append(Store(matmul.out, at_strides(axes, type.stride), value))
+        points = axes[-len(type.size) :]
+        body.append(Store(matmul.out, at_strides(points, type.stride), value))
         buffers.append(Buffer(matmul.out, type, True))
         free = {s.name for n in (*type.size, *type.stride) for s in n.free_symbols}
         kernel = Kernel(
@@ -79,7 +85,10 @@ def whole_epilogue(matmul: Matmul, symbols: tuple[Symbol, ...] = ()) -> tuple[Ke
     read = {s.out: value for s in old if isinstance(s, Load) and s.buffer == matmul.out}
     body += [renamed(s, read) for s in old if not (isinstance(s, Load) and s.out in read)]
     kernel = replace(
-        epilogue, buffers=union_buffers(epilogue.buffers, buffers), phases=(Phase((), tuple(body)),)
+        epilogue,
+        axes=axes,
+        buffers=union_buffers(epilogue.buffers, buffers),
+        phases=(Phase((), tuple(body)),),
     )
     return used_buffers(kernel), sums
 
@@ -113,13 +122,13 @@ def _sum(
             out = wide
         return out
 
-    body.append(
-        Load(value := fresh("total"), sums, at_strides(axes, matmul.type.stride), DType.f32)
-    )
+    points, stride = axes[-len(matmul.type.size) :], matmul.type.stride
+    body.append(Load(value := fresh("total"), sums, at_strides(points, stride), DType.f32))
     value = scaled(value, matmul.alpha)
     if matmul.scales is not None and matmul.scales.blocks is None:
+        of_group = axes[:-2] if matmul.groups is not None else ()
         value = times(value, load("row", matmul.scales.a, axes[-2:-1]))
-        value = times(value, load("column", matmul.scales.b, axes[-1:]))
+        value = times(value, load("column", matmul.scales.b, (*of_group, axes[-1])))
     bias = matmul.bias
     if bias is not None and matmul.beta != 0:
         added = scaled(load("bias", bias, axes[-len(bias.type.size) :]), matmul.beta)

@@ -461,7 +461,7 @@ class _GraphRun:
                 np.asarray(self._view(r), np.float64) for r in (node.scales.a, node.scales.b)
             )
             if (blocks := node.scales.blocks) is None:
-                a, b = a * rows[:, None], b * columns[None, :]
+                a, b = a * rows[:, None], b * columns[..., None, :]
             else:
                 m, k, n = (
                     np.arange(n) // of for n, of in zip((*a.shape, b.shape[1]), blocks, strict=True)

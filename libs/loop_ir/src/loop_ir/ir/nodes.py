@@ -333,9 +333,10 @@ class Operand:
 @dataclass(frozen=True)
 class Scales:
     """Factors of the products of a matmul, by which its operands have been divided: one for each
-    row of `a`, [m], and for each column of `b`, [n], with a stride of 0 where one serves all; or
-    for each of their `blocks` of (rows, elements along k, columns): [ceil(m / rows), ceil(k /
-    elements)] and [ceil(k / elements), ceil(n / columns)].
+    row of `a`, [m], and for each column of `b`, [n] (of groups of rows: of each matrix, [groups,
+    n]), with a stride of 0 where one serves all; or for each of their `blocks` of (rows, elements
+    along k, columns): [ceil(m / rows), ceil(k / elements)] and [ceil(k / elements), ceil(n /
+    columns)].
 
     fast: fp8 products may be summed as tensor cores do it, with fewer bits than f32 has."""
 

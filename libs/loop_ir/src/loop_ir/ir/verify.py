@@ -279,6 +279,8 @@ class _GraphVerifier:
             if (blocks := node.scales.blocks) is not None:
                 m, k, n = map(CeilDiv, (out[-2], a[-1], out[-1]), blocks)
                 wanted = (m, k), (k, n)
+            elif node.jagged == "M":
+                wanted = (out[-2],), (node.b.type.size[0], out[-1])
             fitting = (
                 len(x) == len(y) and all(map(same, x, y))
                 for x, y in zip(factors, wanted, strict=True)
@@ -308,8 +310,10 @@ class _GraphVerifier:
         batch = next(size for size in sizes if len(size) == 3)
         if len(groups.type.size) != 1 or not same(groups.type.size[0], batch[0]):
             raise errors.LayoutMismatch(f"ends {groups.type.size} of {batch[0]} groups", node.out)
-        if node.bias is not None or node.scales is not None or node.prologues:
-            raise errors.LayoutMismatch("groups with a bias, scales or a prologue", node.out)
+        if node.bias is not None or node.prologues:
+            raise errors.LayoutMismatch("groups with a bias or a prologue", node.out)
+        if node.scales is not None and (node.jagged != "M" or node.scales.blocks is not None):
+            raise errors.LayoutMismatch("groups with scales that are not of rows", node.out)
         return tuple(size[-2:] for size in sizes)
 
     def _epilogue(self, node: ir.Matmul, epilogue: ir.Kernel) -> None:

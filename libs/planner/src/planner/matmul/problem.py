@@ -282,10 +282,12 @@ def make_task(
     epilogue, out_type, out = None, node.type, node.out
     finish, products = whole_epilogue(node, symbols)
     if finish is not None:
-        epilogue = emit_epilogue(finish, products, "epilogue", node.type.stride)
+        rank = len(node.type.size)
+        stride = (*(sympy.S.Zero for _ in finish.axes[rank:]), *node.type.stride)
+        epilogue = emit_epilogue(finish, products, "epilogue", stride)
         out = epilogue.out
         kept = next(b.type for b in finish.buffers if b.name == out)
-        out_type = TensorType(kept.dtype, node.type.size, epilogue.out_stride, kept.device)
+        out_type = TensorType(kept.dtype, node.type.size, epilogue.out_stride[-rank:], kept.device)
     loaded = {"a": node.a, "b": node.b}
     prologues: dict[str, tuple[Kernel, PrologueSource]] = {}
     for operand, given in zip("ab", node.operands, strict=True):

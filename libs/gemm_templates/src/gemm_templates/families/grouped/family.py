@@ -12,7 +12,7 @@ from gemm_templates.problem import Config, Problem
 from gemm_templates.render import Call, launched, stores_out
 from gemm_templates.tensor_maps import Moves, is_strided, is_writable, moves_of
 
-CAN = Abilities(HOPPER, jagged=True, gate=True, descriptors="made")
+CAN = Abilities(HOPPER, jagged=True, gate=True, fp8="all", descriptors="made")
 
 _SHAPES = dense.table(
     "128 256 64 8 8 4 4 1, 128 128 64 8 4 3 4 2, 128 128 64 8 8 4 2 1, 64 128 64 8 4 4 2 2, "
@@ -34,7 +34,7 @@ def configs(problem: Problem, device: DeviceInfo) -> tuple[Config, ...]:
     """For jagged problems."""
     if problem.jagged is None:
         return ()
-    found = dense.persistent_configs("grouped", _SHAPES, device)
+    found = dense.deepen(problem, dense.persistent_configs("grouped", _SHAPES, device))
     return found if problem.gate is None else tuple(c for c in found if c.block_n <= 128)
 
 
