@@ -2,11 +2,12 @@
 
     python tests/two_ranks.py PORT (ddp | fsdp2) (cpu | cuda)
 
-Forks itself after the imports. Fails where parameters are not those of steps of the whole, other
-graphs are compiled than expected, or what graphs exchange differs from eager."""
+One forks the other after the imports or, as CUDA survives no fork, starts it with its number behind
+the arguments. Fails where parameters are not those of steps of the whole, other graphs are compiled
+than expected, or what graphs exchange differs from eager."""
 
+import faulthandler
 import os
-import signal
 import sys
 from typing import Any
 
@@ -59,10 +60,14 @@ def exchange(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
     return there + here, collectives.all_gather_tensor(part + 1, 0, group) * here
 
 
-port, kind, on = sys.argv[1:]
+port, kind, on, *number = sys.argv[1:]
 torch.set_num_threads(1)
-other = os.fork()  # imports are done once
-signal.alarm(120)
+other = 0
+if on == "cpu":
+    other = os.fork()  # imports are done once
+elif not number:
+    other = os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, *sys.argv, "1"])
+faulthandler.dump_traceback_later(100, exit=True)
 rank = int(other == 0)
 os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
 device = torch.device("cpu") if on == "cpu" else torch.device(on, rank)
