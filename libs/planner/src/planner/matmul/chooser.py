@@ -1,23 +1,28 @@
 """Which templates a matmul may run as, and what is measured of them."""
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import torch
-from torch import Tensor
 
 import gemm_templates
 import triton_rt
 from gemm_templates import is_legal, offered
-from loop_ir import Kernel
+from loop_ir import TensorType
+from planner.fragment import runner
 from planner.kernels import Kernels
 from planner.matmul.counters import as_called
 from planner.matmul.joined import JoinedTask
 from planner.matmul.problem import Hints, MatmulTask, is_launchable
-from planner.matmul.ways import Run, run_apart, run_halves, run_pair, run_vendor
+from planner.matmul.ways import layouts_of, vendor_alone
+from planner.plan import Steps
 from planner.settings import Settings
 from planner.torch_compat import unset_fake_temporarily
+
+# Steps, and the layouts of the buffers that they make.
+Peer: TypeAlias = tuple[Steps, Mapping[str, TensorType]]
 
 
 @dataclass
@@ -98,9 +103,9 @@ class MatmulChooser:
         self,
         task: MatmulTask | JoinedTask,
         hints: Hints,
-        extern: Callable[[], Callable[[gemm_templates.Inputs], object]] | None = None,
+        peer: Callable[[], Peer] | None = None,
     ) -> gemm_templates.Choice:
-        """What is the fastest. `extern` makes what a template is held against: by default the
+        """What is the fastest. `peer` makes what a template is held against: by default the
         vendor's call."""
         if task.key not in self._measured:
             waits = self.options.tune != "auto" or self.pool is None
@@ -110,13 +115,13 @@ class MatmulChooser:
                 cache=self.kernels.cache,
                 in_time=None if waits else self.kernels.in_time,
             )
-            there = self.options.cuda_graphs or extern is not None
+            there = self.options.cuda_graphs or peer is not None
             # Under torch.compile fake tensors are in force; what is measured is real.
             with unset_fake_temporarily():
                 choice = gemm_templates.choose(
                     task.problem,
                     lambda: task.inputs(hints, self.kernels.given),
-                    extern() if extern else self._vendor(task, hints),
+                    self.run(task, hints, *(peer() if peer else _vendor(task, hints))),
                     self.candidates(task),
                     build=build,
                     store=self.store,
@@ -124,55 +129,18 @@ class MatmulChooser:
             self._measured[task.key] = choice if there else as_called(choice)
         return self._measured[task.key]
 
-    def _vendor(self, task: MatmulTask | JoinedTask, hints: Hints) -> Run:
-        assert isinstance(task, MatmulTask)
-        return run_vendor(self.kernels, task, hints)
+    def run(
+        self,
+        task: MatmulTask | JoinedTask,
+        hints: Hints,
+        steps: Steps,
+        layouts: Mapping[str, TensorType],
+    ) -> Callable[[gemm_templates.Inputs], object]:
+        """A function of a task's inputs that runs other steps for it: its results."""
+        run = runner(self.kernels, steps, layouts, hints)
+        return lambda inputs: task.outputs(run(task.named(inputs)), hints)
 
-    def apart(
-        self, fused: MatmulTask, plain: MatmulTask, best: gemm_templates.Config | None, hints: Hints
-    ) -> Run:
-        """What would run if no template ran the prologues: their kernels, then the best way for
-        the operands that they make."""
-        return run_apart(self.kernels, fused, plain, self._run(plain, best, hints), hints)
 
-    def pair(self, first: MatmulTask, second: MatmulTask, gated: MatmulTask, hints: Hints) -> Run:
-        """What would run if no template ran both products: the best way for each."""
-        runs = tuple(
-            self._run(task, self.choose(task, hints).config, hints) for task in (first, second)
-        )
-        return run_pair(self.kernels, first, second, gated, (runs[0], runs[1]), hints)
-
-    def each(
-        self, tasks: Sequence[MatmulTask], hints: Hints
-    ) -> Callable[[gemm_templates.Inputs], list[Tensor]]:
-        """What would run if no template ran all of several products of a matrix: the best way for
-        each."""
-        runs = [self._run(task, self.choose(task, hints).config, hints) for task in tasks]
-        given = [task.inputs(hints, self.kernels.given) for task in tasks]
-
-        def all_of_them(inputs: gemm_templates.Inputs) -> list[Tensor]:
-            biases = inputs.operands[len(tasks) :] or [None] * len(tasks)
-            return [
-                run(replace(own, a=inputs.a, b=matrix, bias=bias))
-                for run, own, matrix, bias in zip(runs, given, inputs.before, biases, strict=True)
-            ]
-
-        return all_of_them
-
-    def halves(self, whole: MatmulTask, reader: Kernel, gated: MatmulTask, hints: Hints) -> Run:
-        """Likewise for the halves of one product, and the kernel that reads both."""
-        run = self._run(whole, self.choose(whole, hints).config, hints)
-        return run_halves(self.kernels, whole, reader, gated, run, hints)
-
-    def _run(self, task: MatmulTask, config: gemm_templates.Config | None, hints: Hints) -> Run:
-        """A template, or the vendor's call."""
-        if config is None:
-            return run_vendor(self.kernels, task, hints)
-        bound = gemm_templates.bind(task.problem, config, pool=self.pool, cache=self.kernels.cache)
-
-        def run(inputs: gemm_templates.Inputs) -> Tensor:
-            bound(inputs)
-            assert inputs.out is not None
-            return inputs.out
-
-        return run
+def _vendor(task: MatmulTask | JoinedTask, hints: Hints) -> Peer:
+    assert isinstance(task, MatmulTask)
+    return vendor_alone(task.node, hints), layouts_of(task.node)

@@ -17,7 +17,7 @@ from gemm_templates import is_legal
 from loop_ir import GatedPair, Graph, Kernel, Matmul, gated_halves, gated_pairs
 from loop_ir.ir import hints_of
 from planner.kernels import Kernels
-from planner.matmul.chooser import MatmulChooser
+from planner.matmul.chooser import MatmulChooser, Peer
 from planner.matmul.counters import Account, saved, wanting, without
 from planner.matmul.joined import JoinedTask, join, joinable
 from planner.matmul.ladder import Rung, rungs, share
@@ -30,13 +30,20 @@ from planner.matmul.problem import (
     make_gated_task,
     make_task,
 )
-from planner.matmul.ways import start_apart, vendor_steps, with_first, with_producers
-from planner.plan import Choice, Condition, Decided, Decision, MatmulPlan, Steps
+from planner.matmul.ways import (
+    in_turn,
+    layouts_of,
+    start_apart,
+    vendor_steps,
+    with_first,
+    with_producers,
+)
+from planner.plan import Choice, Condition, Decided, Decision, MatmulPlan, Steps, plan_launch
 from planner.schedules.proposals import default_schedule
 from planner.settings import Settings
 from planner.torch_compat import unset_fake_temporarily
 from symexpr import evaluate, known, symbol
-from triton_emit import TritonEmitError
+from triton_emit import TritonEmitError, emit
 from tuning import MARGINS
 
 # Multiply-adds below which a matmul is not worth measuring: the launch is the cost.
@@ -161,17 +168,26 @@ class MatmulPlanner:
             config = self.chooser.best_config(task)
             choice = gemm_templates.Choice(task.problem, config, (), reason="model")
         else:
-            reader, hints = self._readers.get(node.out), rung.hints
-            choice = self.chooser.choose(
-                task,
-                hints,
-                lambda: (
-                    self.chooser.pair(one, two, task, hints)
-                    if reader is None
-                    else self.chooser.halves(one, reader, task, hints)
-                ),
-            )
+            choice = self.chooser.choose(task, rung.hints, lambda: self._both_apart(node, rung))
         return choice if choice.config is not None else None
+
+    def _both_apart(self, node: Matmul, rung: Rung) -> Peer:
+        """What would run if no template ran both products: the best way for each, or for the one
+        whose halves they are, and then the kernel that reads these."""
+        first, reader = self.pairs[node.out].first, self._readers.get(node.out)
+        made = self._alone(first, rung)
+        if reader is None:
+            both = with_first(first, made, self._alone(node, rung), "")
+            return both, layouts_of(first, node)
+        launch = plan_launch(emit(reader, default_schedule(reader, rung.hints)))
+        return in_turn(made, Steps((launch,))), layouts_of(first, reader)
+
+    def _alone(self, node: Matmul, rung: Rung) -> Steps:
+        """The best way for one product, its operands made."""
+        task = self._task(node, rung)
+        assert task is not None
+        way = Way(task, self.chooser.choose(task, rung.hints).config)
+        return self._steps_of(node, rung, way, "")[0]
 
     def _joined_plan(self, node: Matmul) -> MatmulPlan:
         """The launch of a set, which is that of its first."""
@@ -220,8 +236,11 @@ class MatmulPlanner:
         """A template for all products of a set, where that is faster than the best way for each."""
         hints = hints_of(self.graph.symbols)
         rung = self._rungs(self._firsts[task.nodes[0].out], hints)[0]
-        tasks = [t for n in task.nodes if (t := self._task(n, rung)) is not None]
-        choice = self.chooser.choose(task, hints, lambda: self.chooser.each(tasks, hints))
+
+        def each() -> Peer:
+            return in_turn(*(self._alone(n, rung) for n in task.nodes)), layouts_of(*task.nodes)
+
+        choice = self.chooser.choose(task, hints, each)
         choice = self._settled(choice, rung)
         return choice if choice.config is not None else None
 
@@ -501,9 +520,11 @@ class MatmulPlanner:
             return self.chooser.choose(plain, rung.hints)
         ways = self._times(node, rung, plain, many).values()
         best = min(ways, key=lambda way: way[0])[1]
-        return self.chooser.choose(
-            fused, rung.hints, lambda: self.chooser.apart(fused, plain, best, rung.hints)
-        )
+
+        def apart() -> Peer:
+            return self._steps_of(node, rung, Way(plain, best), "")[0], layouts_of(node)
+
+        return self.chooser.choose(fused, rung.hints, apart)
 
     def _settled(self, choice: gemm_templates.Choice, rung: Rung) -> gemm_templates.Choice:
         """With templates that need memory to be zeroed only where that pays."""

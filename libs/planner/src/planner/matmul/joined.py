@@ -9,7 +9,7 @@ Alone, the narrow ones leave most of a GPU idle. No matrix is copied."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 
 import sympy
@@ -18,12 +18,11 @@ from torch import Tensor
 import gemm_templates
 from loop_ir import Extern, Graph, Matmul, TensorRef, is_plain
 from loop_ir.ir import writes
-from planner.matmul.problem import Hints
-from planner.plan import Blocks, LaunchArg, LaunchPlan, Steps, Zeroed, define_source
+from planner.matmul.problem import Hints, template_steps
+from planner.plan import LaunchArg, Steps
 from planner.tensors import Buffers, random_tensor
 from symexpr import evaluate, parse
 from tensor_ir import DType, TensorType
-from triton_rt import MapPlan
 
 # Multiply-adds of all, up to which one launch is worth measuring: 1024 rows of 4096 by 6144 columns
 # took an H100 86 us in three products and 75 in one, 2048 rows 147 and 141.
@@ -107,6 +106,16 @@ class JoinedTask:
         operands, matrices = (*results, *others[count:]), tuple(others[:count])
         return gemm_templates.Inputs(a, matrices[0], None, None, operands, before=matrices)
 
+    def named(self, inputs: gemm_templates.Inputs) -> dict[str, Tensor]:
+        """What was given, by buffer, from where that starts."""
+        given = (inputs.a, *inputs.before, *inputs.operands[len(self.nodes) :])
+        both = zip(_read(self.nodes), given, strict=True)
+        return {ref.buffer: x.as_strided(x.size(), x.stride(), 0) for ref, x in both}
+
+    def outputs(self, tensors: Mapping[str, Tensor], hints: Hints) -> list[Tensor]:
+        """What it is to give, of tensors by buffer."""
+        return [tensors[node.out] for node in self.nodes]
+
     def steps(self, config: gemm_templates.Config, name: str) -> Steps:
         """The template's launches, and its workspaces, as of `MatmulTask.steps`."""
         plan = gemm_templates.make_plan(self.problem, config, None)
@@ -116,38 +125,12 @@ class JoinedTask:
             values |= {f"matrix{i}": _start(node.b), f"result{i}": node.out}
             if node.bias is not None:
                 values[f"bias{i}"] = _start(node.bias)
-        allocate = []
-        for memory in plan.workspaces:
-            count = int(evaluate(parse(memory.elements_text), self._sizes))
-            size = (sympy.Integer(count),)
-            type_ = TensorType(DType(memory.dtype), size, (sympy.S.One,), first.type.device)
-            if memory.zeroed:
-                values[memory.name] = Zeroed(memory.name, type_)
-            else:
-                values[memory.name] = f"{name}_{memory.name}"
-                allocate.append((f"{name}_{memory.name}", type_))
-        launches = []
-        for kernel in plan.steps:
-            x, y, z = (sympy.Integer(n) for n in kernel.grid(self.problem.m, self.problem.n))
-            given = values | {name: self._described(plan) for name, plan in kernel.maps}
-            args = tuple(given[p.name] for p in kernel.source.params)
-            launches.append(LaunchPlan(define_source(kernel.source), (x, y, z), args))
-        return Steps(tuple(launches), tuple(allocate))
+        sizes = {"M": self.problem.m, "N": self.problem.n}
 
-    def _described(self, plan: MapPlan) -> Blocks:
-        """The one matrix as a kernel's descriptor of it."""
-        dims, type_ = self.problem.dims(), self.nodes[0].a.type
-        assert plan.shape is not None and plan.strides is not None
-        size, stride = (
-            tuple(sympy.Integer(dims[n] if isinstance(n, str) else n) for n in layout)
-            for layout in (plan.shape, plan.strides)
-        )
-        ref = TensorRef(self.nodes[0].a.buffer, replace(type_, size=size, stride=stride))
-        return Blocks(ref, plan.block)
+        def expression(text: str) -> sympy.Expr:
+            return sympy.Integer(int(evaluate(parse(text), sizes)))
 
-    @property
-    def _sizes(self) -> Mapping[str, int]:
-        return {"M": self.problem.m, "N": self.problem.n}
+        return template_steps(plan, name, values, {"a": first.a}, expression, self.problem.dims())
 
     @property
     def reads(self) -> frozenset[str]:

@@ -2,7 +2,7 @@
 the node and its graph."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,7 +29,7 @@ from loop_ir import (
 from loop_ir.ir import reads, statements, writes
 from planner.plan import Blocks, LaunchArg, LaunchPlan, Steps, Zeroed, define_source
 from planner.program import kernel_nodes
-from planner.tensors import Buffers, random_tensor
+from planner.tensors import Buffers, layout_at, random_tensor
 from symexpr import FloorDiv, evaluate, parse, symbol
 from triton_emit import EpilogueSource, PrologueSource, emit_epilogue, emit_prologue
 
@@ -183,6 +183,10 @@ class MatmulTask:
         values = (*inputs.operands, *inputs.before)
         return {str(a): x for a, x in zip(args, values, strict=False)} | found
 
+    def outputs(self, tensors: Mapping[str, torch.Tensor], hints: Hints) -> torch.Tensor:
+        """What it is to give, of tensors by buffer."""
+        return tensors[self.buffers["out"]].as_strided(*layout_at(self.out_type, hints))
+
     @property
     def key(self) -> str:
         """Tells problems, and whether their batch is a hint."""
@@ -207,44 +211,61 @@ class MatmulTask:
         if self.problem.block_scale is not None:
             operands = self.problem.block_scale.operands
             values.update(zip((p.name for p in operands), self.scales, strict=True))
-        allocate = []
-        for memory in plan.workspaces:
-            size = (self._expression(memory.elements_text),)
-            type_ = TensorType(DType(memory.dtype), size, (sympy.S.One,), self.node.type.device)
-            if memory.zeroed:
-                values[memory.name] = Zeroed(memory.name, type_)
-                continue
-            values[memory.name] = f"{name}_{memory.name}"
-            allocate.append((f"{name}_{memory.name}", type_))
-        launches = []
-        for kernel in plan.steps:
-            x, y, z = map(self._expression, kernel.grid_text)
-            if self.batch.free_symbols:  # then one program a tile, and the batch beside them
-                y = self.batch
-            given = values | self._described(kernel)
-            args = tuple(given[p.name] for p in kernel.source.params)
-            launches.append(LaunchPlan(define_source(kernel.source), (x, y, z), args))
-        return Steps(tuple(launches), tuple(allocate))
-
-    def _described(self, kernel: gemm_templates.TemplateKernel) -> dict[str, Blocks]:
-        """The parameters that are descriptors: matrices as the kernel sees its buffers."""
         types = {"a": self.a.type, "b": self.b.type, "b2": self.b.type, "out": self.out_type}
-        found = {}
-        for name, plan in kernel.maps:
-            assert plan.shape is not None and plan.strides is not None
-            size, stride = (
-                tuple(self.dims[n] if isinstance(n, str) else sympy.Integer(n) for n in layout)
-                for layout in (plan.shape, plan.strides)
-            )
-            offset = self.b2.type.offset if name == "b2" and self.b2 else types[name].offset
-            type_ = replace(types[name], size=size, stride=stride, offset=offset)
-            found[name] = Blocks(TensorRef(self.buffers[name], type_), plan.block)
-        return found
+        if self.b2 is not None:
+            types["b2"] = replace(self.b.type, offset=self.b2.type.offset)
+        given = {n: TensorRef(b, types[n]) for n, b in self.buffers.items() if n in types}
+        steps = template_steps(plan, name, values, given, self._expression, self.dims)
+        if not self.batch.free_symbols:
+            return steps
+        launches = []  # one program a tile, and the batch beside them
+        for step in steps.steps:
+            assert isinstance(step, LaunchPlan)
+            launches.append(replace(step, grid=(step.grid[0], self.batch, step.grid[2])))
+        return replace(steps, steps=tuple(launches))
 
     def _expression(self, text: str) -> sympy.Expr:
         """Of the problem's M and N, in sizes of the program."""
         expression: sympy.Expr = parse(text)
         return expression.xreplace({symbol(name): self.dims[name] for name in ("M", "N")})
+
+
+def template_steps(
+    plan: gemm_templates.Plan,
+    name: str,
+    values: Mapping[str, LaunchArg],
+    described: Mapping[str, TensorRef],
+    expression: Callable[[str], sympy.Expr],
+    dims: Mapping[str, Any],
+) -> Steps:
+    """The launches of a template, and its workspaces, the names of which begin with `name`, but for
+    zeroed memory. values: the kernels' arguments by parameter. described: what descriptors may be
+    of, by parameter. expression: what a size's text is in sizes of the program; dims: likewise of
+    the template's integers."""
+    device = next(iter(described.values())).type.device
+    given, allocate, launches = dict(values), [], []
+    for memory in plan.workspaces:
+        size = (expression(memory.elements_text),)
+        type_ = TensorType(DType(memory.dtype), size, (sympy.S.One,), device)
+        if memory.zeroed:
+            given[memory.name] = Zeroed(memory.name, type_)
+            continue
+        given[memory.name] = f"{name}_{memory.name}"
+        allocate.append((f"{name}_{memory.name}", type_))
+    for kernel in plan.steps:
+        for parameter, map_plan in kernel.maps:
+            assert map_plan.shape is not None and map_plan.strides is not None
+            size, stride = (
+                tuple(sympy.sympify(dims[n] if isinstance(n, str) else n) for n in layout)
+                for layout in (map_plan.shape, map_plan.strides)
+            )
+            ref = described[parameter]
+            whole = replace(ref, type=replace(ref.type, size=size, stride=stride))
+            given[parameter] = Blocks(whole, map_plan.block)
+        x, y, z = map(expression, kernel.grid_text)
+        args = tuple(given[p.name] for p in kernel.source.params)
+        launches.append(LaunchPlan(define_source(kernel.source), (x, y, z), args))
+    return Steps(tuple(launches), tuple(allocate))
 
 
 # The programs of a grid along its second dimension, which a batch is.
