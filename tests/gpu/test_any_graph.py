@@ -42,6 +42,23 @@ def test_what_torch_runs(f: Callable[..., Any], emit: str, options: dict[str, An
         torch.testing.assert_close(compiled(value), f(value))
 
 
+def transforms(x: Tensor) -> list[Tensor]:
+    """Of which cuFFT has no call for more than three dimensions."""
+    fft, turned = torch.fft, x[0].transpose(0, 1)
+    return [
+        fft.fftn(x), fft.ifftn(x, dim=(0, 4, 2, 3)), fft.fftn(x.permute(3, 1, 0, 2, 4)),
+        fft.fft2(x[0], dim=(2, 0)), fft.irfftn(x), fft.irfftn(turned, dim=(0, 1, 3)),
+        fft.rfftn(x.real), fft.rfftn(turned.real), fft.rfftn(x[0, 0, :, :, 1:].imag, dim=(0, 2)),
+    ]  # fmt: skip
+
+
+def test_transforms_lie_as_in_eager(options: dict[str, Any]) -> None:
+    x = torch.randn(2, 3, 4, 5, 6, device="cuda", dtype=torch.complex64)
+    compiled = compile_cli.compile(transforms, (x,), options=options)
+    for got, want in zip(compiled(x), transforms(x), strict=True):
+        torch.testing.assert_close(got, want, check_stride=True)
+
+
 def test_branches_are_left_out_of_cuda_graphs(options: dict[str, Any]) -> None:
     x = torch.randn(16, 16, device="cuda")
     compiled = compile_cli.compile(branches, (x,), options={**options, "cuda_graphs": True})

@@ -10,12 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from aten_lowering import decompositions, lower_with_report
+from aten_lowering.passes.host_constants import host_constants
 from aten_lowering.rules import widened_int4pack
 from loop_ir import DType, Extern, Kernel, Matmul, interpret_graph, interpret_kernel, print_graph
+
+aten = torch.ops.aten
 
 
 def test_cpu_tensors_of_a_gpu_program_stay_with_the_operator() -> None:
@@ -42,6 +46,24 @@ def test_a_complex_number_on_the_cpu_is_put_into_a_tensor_on_a_gpu() -> None:
             torch.empty(3, dtype=torch.complex64, device="cuda")
         )
     assert lower_with_report(traced).graph.nodes
+
+
+def test_conjugates_of_constants_are_known() -> None:
+    """In graphs of AOTAutograd nothing resolves a conjugate."""
+    root, graph = torch.nn.Module(), fx.Graph()
+    root.number = torch.tensor([1 + 2j])
+    x, number = graph.placeholder("x"), graph.get_attr("number")
+    conjugate = graph.call_function(aten._conj.default, (number,))
+    parts = graph.call_function(aten.view_as_real.default, (conjugate,))
+    total = graph.call_function(aten.sum.default, (parts,))
+    graph.output((result := graph.call_function(aten.mul.Tensor, (x, total)),))
+    with FakeTensorMode():
+        for node, size in ((number, 1), (conjugate, 1), (parts, (1, 2)), (total, ())):
+            kind = torch.complex64 if size == 1 else torch.float32
+            node.meta["val"] = torch.empty(size, dtype=kind)
+        x.meta["val"] = result.meta["val"] = torch.empty(3, device="cuda")
+    host_constants(root, graph)
+    assert result.args == (x, -1.0)
 
 
 def test_numbers_of_constants_are_known() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from aten_lowering import decompositions
@@ -113,6 +114,10 @@ WHOLE: dict[Any, list[tuple[Any, ...]]] = {
     aten.replication_pad3d.default: [(VOLUME, [1, 1, 1, 1, 1, 1])],
     aten.reflection_pad2d_backward.default: [(WIDE, IMAGE, [1, 1, 1, 1])],
     aten.reflection_pad3d_backward.default: [(PADDED, VOLUME, [1, 1, 1, 1, 1, 1])],
+}
+
+
+TRANSFORMS: dict[Any, list[tuple[Any, ...]]] = {
     aten._fft_c2c.default: [(x + 0j, dims, 0, True) for x, dims in LINES],
     aten._fft_r2c.default: [(x, dims, 0, side) for x, dims in LINES for side in (True, False)],
     aten._fft_c2r.default: [(x + 0j, dims, 0, 2 * x.size(dims[-1]) - 2) for x, dims in LINES],
@@ -126,10 +131,10 @@ GUARDED = (aten.copysign.Tensor, aten.add.Tensor)
 @pytest.mark.parametrize(
     ("op", "sizes"),
     [
-        *((op, "fake") for op in WHOLE),
+        *((op, "fake") for op in (*WHOLE, *TRANSFORMS)),
         *(
             pytest.param(op, "symbolic", marks=[] if op in GUARDED else [pytest.mark.slow])
-            for op in WHOLE
+            for op in (*WHOLE, *TRANSFORMS)
         ),
     ],
     ids=str,
@@ -139,7 +144,8 @@ def test_fake_results_of_whole_operators_lie_as_eager(op: Any, sizes: str) -> No
     mode: dict[str, Any] = {"rounding_mode": "floor"} if op is aten.div.Tensor_mode else {}
     if op in (aten.add.Tensor, aten.sub.Tensor):
         mode = {"alpha": -2}
-    cases = WHOLE[op] + [(IMAGE, *c[1:]) for c in WHOLE[op] if c[0] is TURNED]
+    given = (WHOLE | TRANSFORMS)[op]
+    cases = given + [(IMAGE, *c[1:]) for c in given if c[0] is TURNED]
     for args in cases:
         tensors = [a for a in args if isinstance(a, torch.Tensor)]
 
@@ -154,6 +160,27 @@ def test_fake_results_of_whole_operators_lie_as_eager(op: Any, sizes: str) -> No
         want = run(*tensors)
         assert _lie_alike(output.args[0].meta["val"], want)
         torch.testing.assert_close(graph(*tensors), want)
+
+
+@pytest.mark.parametrize(
+    ("f", "shape", "order"),  # of the dimensions, the innermost one last
+    [
+        (lambda x: torch.fft.fftn(x), (2, 3, 4, 5), (1, 2, 3, 0)),
+        (lambda x: torch.fft.ifftn(x, dim=(0, 4, 2, 3)), (2, 3, 4, 5, 6), (1, 2, 3, 4, 0)),
+        (lambda x: torch.fft.fft2(x, dim=(2, 0)), (2, 3, 4), (1, 0, 2)),
+        (lambda x: torch.fft.irfftn(x.transpose(0, 1)), (2, 3, 4), (1, 0, 2)),
+        (lambda x: torch.fft.irfftn(x), (2, 3, 4, 5, 6), (1, 2, 3, 0, 4)),
+    ],
+)
+def test_transforms_on_a_gpu_run_in_three_dimensions_at_a_time(
+    f: Any, shape: tuple[int, ...], order: tuple[int, ...]
+) -> None:
+    """(tests/gpu has the same calls beside eager.)"""
+    with FakeTensorMode(), torch.device("cuda"):
+        x = torch.empty(shape, dtype=torch.complex64)
+        traced: Any = make_fx(f, decomposition_table=decompositions())(x)
+    (output,) = traced.graph.find_nodes(op="output")
+    assert output.args[0].meta["val"].permute(order).is_contiguous()
 
 
 def test_every_rule_on_operands_is_tested() -> None:

@@ -349,6 +349,25 @@ def test_compiles(op: str, width: int, columns: bool, tail: str, tools: SimpleNa
     assert compile_kernel(tools.kernel_source(emitted), Target(90)).cubin
 
 
+@pytest.mark.parametrize("op", ["sum", "logsumexp"])
+def test_scans_of_what_all_rows_share_compile(op: str, tools: SimpleNamespace) -> None:
+    """Triton has no scan of a tile that is less than what its threads hold."""
+    kernel = parse_kernel(f"""
+kernel k(
+    out z: f32[2, 2] cuda:0,
+):
+  parallel i0 < 2:
+    over r0 < 2:
+      v0 = index r0 : f32
+      v1 = scan {op}(v0) : f32
+      store z[r0*2 + i0] = v1
+""")
+    schedule = Schedule("persistent", 128, 2, num_warps=1)
+    source = tools.kernel_source(emit(kernel, schedule))
+    assert compile_kernel(source, Target(90), alignment=1).cubin
+    tools.check(kernel, schedule, ulp=32)
+
+
 def test_lookback_compiles(tools: SimpleNamespace) -> None:
     """A thread keeps its own part of the chunk: all of it would be thousands of lines."""
     text = PLACES.format("f32").replace("3, 37", f"1, {1 << 24}").replace("37", str(1 << 24))

@@ -68,6 +68,8 @@ def blur(
             _set(rng, result, values == 0, 2.0**-24)  # a limit that f16 rounds to 0
         if name == "gelu" and not result.is_cuda:  # of vectors, which multiply by 1 + erf at first
             _set(rng, result, ~values.isfinite() & (floats[0] > 0), floats[0])
+        if name == "gelu" and result.element_size() == 2:  # less than x * 2**-24 is left there
+            _set(rng, result, floats[0] < -6, -(2.0**-24))
         if name == "digamma":  # beside a pole, of which rounding is one side or the other
             _set(rng, result, values.abs() > 2**-4 / torch.finfo(values.dtype).eps, -math.inf)
         if name == "cumprod" and floats[0].shape == result.shape:

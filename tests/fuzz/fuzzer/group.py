@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import json
 import logging
@@ -36,8 +37,10 @@ def serve(options: Namespace) -> int:
     with tempfile.TemporaryDirectory() as cache:
         for line in sys.stdin:
             job = json.loads(line)
+            faulthandler.dump_traceback_later(0.6 * options.timeout)  # what hangs says where
             group = Group(job["seeds"], options, cache)
             given = group.small() if job.get("small") else group.run()
+            faulthandler.cancel_dump_traceback_later()
             given["rss"] = _rss()
             answers.write(json.dumps(given) + "\n")
             answers.flush()

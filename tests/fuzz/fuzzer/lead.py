@@ -16,7 +16,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-_FINDING = 0.85  # of the time; the rest makes failures small
+_FINDING = 0.85  # of the time, where the rest makes failures small
 _RSS = 3 << 30  # bytes: a worker that has more is started again
 
 
@@ -47,7 +47,8 @@ class _Run:
         self.options, self.command = options, command
         self.started = time.monotonic()
         self.end = self.started + options.minutes * 60
-        self.finding_ends = self.started + _FINDING * options.minutes * 60
+        share = _FINDING if options.minimise else 1.0
+        self.finding_ends = self.started + share * options.minutes * 60
         self.jobs: queue.Queue[list[int]] = queue.Queue()
         last = options.seed + options.count
         first = options.seed
@@ -191,7 +192,11 @@ class _Worker:
             code = process.wait()
             self.process = None
             how = "hangs" if late.is_set() else f"the process dies with {code}"
-            return {"died": how, "said": " | ".join(self.tail[-4:])}
+            # The main thread comes last, its innermost frame first.
+            starts = [i for i, line in enumerate(self.tail) if line.startswith("Thread ")]
+            frames = self.tail[starts[-1] :] if starts else []
+            said = [x for x in frames if "site-packages" not in x][:9] or self.tail[-4:]
+            return {"died": how, "said": " | ".join(said)}
         found: dict[str, Any] = json.loads(line)
         if found["rss"] > _RSS or found.get("spoilt"):
             self.stop()
@@ -206,7 +211,7 @@ class _Worker:
     def _drain(self, process: subprocess.Popen[str]) -> None:
         assert process.stderr
         for line in process.stderr:
-            self.tail = [*self.tail[-20:], line.strip()]
+            self.tail = [*self.tail[-200:], line.strip()]
 
 
 def _kill(process: subprocess.Popen[str]) -> None:

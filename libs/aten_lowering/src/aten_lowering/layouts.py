@@ -186,25 +186,6 @@ def copied_on_cpu(op: OpOverload, *args: Any) -> Any:
     return suggested(op(*(x.contiguous() if a is x else a for a in args)), x)
 
 
-def transformed_last_on_cpu(op: OpOverload, x: Tensor, dim: Sequence[int], *args: Any) -> Any:
-    """`op(x, dim) -> op(x.permute(order), last).permute(inverse)`: MKL's result lies in this order
-    (ATen/native/mkl/SpectralOps.cpp), of which the fake tensors know where it is the given one."""
-    if x.device.type != "cpu" or not torch._C.has_mkl:
-        return NotImplemented
-    every, dims = list(range(x.dim())), [d % x.dim() for d in dim]
-    free = len(dims) - (op != aten._fft_c2c.default)  # what is real has its dimension last
-    with disable_proxy_modes_tracing():
-        order = [
-            d
-            for part in ([d for d in every if d not in dims], dims[:free])
-            for d in sorted(part, key=lambda d: x.stride(d), reverse=True)
-        ] + dims[free:]
-    last = every[x.dim() - len(dims) :]
-    if order == every and dims == last:
-        return NotImplemented
-    return op(x.permute(order), last, *args).permute([order.index(d) for d in every])
-
-
 # Of operators that stay whole: rules on their operands.
 OPERANDS: dict[OpOverload, Callable[..., Any]] = {
     aten.add.Tensor: alike_if_scaled,
@@ -227,9 +208,6 @@ OPERANDS: dict[OpOverload, Callable[..., Any]] = {
     aten.reflection_pad3d_backward.default: copied_on_cpu,
     aten.replication_pad2d.default: copied_on_cpu,
     aten.replication_pad3d.default: copied_on_cpu,
-    aten._fft_c2c.default: transformed_last_on_cpu,
-    aten._fft_r2c.default: transformed_last_on_cpu,
-    aten._fft_c2r.default: transformed_last_on_cpu,
 }
 
 LAYOUTS: dict[OpOverload, Layout] = {

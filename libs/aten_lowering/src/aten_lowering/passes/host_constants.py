@@ -81,7 +81,7 @@ def _value(
         return None
     args, kwargs = _with(known, (node.args, node.kwargs))
     value = node.target(*args, **kwargs)  # type: ignore[operator]  # an operator is called
-    return value if isinstance(value, Tensor) else None
+    return value.resolve_conj().resolve_neg() if isinstance(value, Tensor) else None
 
 
 def _constant(

@@ -35,7 +35,7 @@ def write(writer: RowWriter, stmt: Scan, body: Sequence[Stmt]) -> None:
     value = argument(writer, stmt)
     if stmt.reverse:  # what is out of bounds comes first
         value = masked(writer, value, literal(identity(stmt.op, value.dtype), value.dtype))
-    value = whole(writer, value)
+    value = _of_all_rows(writer, whole(writer, value))
     extreme = stmt.op.removeprefix("arg")
     twins = {s.op: s for s in body if isinstance(s, Scan) and s.args == stmt.args}
     if f"arg{extreme}" in twins:
@@ -147,7 +147,7 @@ def _over(op: str, kind: str, value: Value, tail: str) -> str:
 
 def _with_places(writer: RowWriter, extreme: str, value: Value, twins: dict[str, Scan]) -> None:
     """Running extremes and the places of the last ones, together."""
-    value = _held(writer, value)
+    value = _named(writer, value)
     start = literal(identity(extreme, value.dtype), value.dtype).text
     only = (
         f"tl.reduce({{}}, {{}}, {extreme}_nan)"
@@ -169,7 +169,7 @@ def _with_places(writer: RowWriter, extreme: str, value: Value, twins: dict[str,
 
 def _exponentials(writer: RowWriter, stmt: Scan, value: Value) -> None:
     """Running logarithms of sums of exponentials."""
-    value = _held(writer, _turned(writer, value))
+    value = _named(writer, _turned(writer, value))
     dtype = TL_TYPES[value.dtype]
     shape = writer.shape(value.axes)
     if writer.turned > 1:
@@ -187,12 +187,17 @@ def _exponentials(writer: RowWriter, stmt: Scan, value: Value) -> None:
     writer.env[stmt.out] = writer.ops.cast(writer.assign(BY_SCAN[stmt.op], result), stmt.dtype)
 
 
-def _held(writer: RowWriter, value: Value) -> Value:
-    """Under a name; over all rows where threads step over them."""
-    if writer.steps > 1 and "x" not in value.axes:
-        axes = value.axes | {"x"}
-        text = f"tl.broadcast_to({value.text}, {writer.shape(axes)})"
-        value = Value(text, ATOM, value.dtype, axes)
+def _of_all_rows(writer: RowWriter, value: Value) -> Value:
+    """Also of one that is the same in all rows: Triton has no scans of tiles that are less than
+    what its threads hold."""
+    axes = _with_rows(writer, value)
+    if writer.by_row or axes == value.axes:
+        return value
+    text = f"tl.broadcast_to({value.text}, {writer.shape(axes)})"
+    return Value(text, ATOM, value.dtype, axes)
+
+
+def _named(writer: RowWriter, value: Value) -> Value:
     return value if value.text.isidentifier() else writer.assign("value", value)
 
 
