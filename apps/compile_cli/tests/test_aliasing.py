@@ -481,6 +481,22 @@ def _(x: Tensor, k: float) -> tuple[Tensor, Tensor]:
     return torch.empty_like(x), x.new_empty(x.shape[::-1])
 
 
+@torch.library.custom_op("aliasing_tests::empty_into", mutates_args={"x"})
+def empty_into(x: Tensor) -> Tensor:
+    total = x.sum()
+    x.zero_()
+    return total
+
+
+@empty_into.register_fake
+def _(x: Tensor) -> Tensor:
+    return x.new_empty(())
+
+
+def writes_and_gives_another(x: Tensor, y: Tensor) -> Any:
+    return empty_into(y), empty_into(x[0]) + x, y
+
+
 def writes_and_keeps(x: Tensor, y: Tensor) -> Any:
     z = x * 2
     old = z + 1
@@ -500,7 +516,9 @@ def writes_nothing(x: Tensor, y: Tensor) -> Any:
 
 
 @both
-@pytest.mark.parametrize("fn", [writes_and_keeps, writes_lists, writes_nothing])
+@pytest.mark.parametrize(
+    "fn", [writes_and_keeps, writes_and_gives_another, writes_lists, writes_nothing]
+)
 def test_custom_operators(fn: Any, backend: str) -> None:
     as_eager(fn, (ramp(2, 3), ramp(3)), backend)
 

@@ -246,7 +246,8 @@ def _changes_layout(user: Node, node: Node) -> bool:
     op = user.target
     if not isinstance(op, OpOverload) or not op._schema.is_mutable or user.args[0] is not node:
         return False
-    return isinstance(user.meta.get("val"), Tensor)
+    results = op._schema.returns  # an operator may write to a tensor and give another
+    return len(results) == 1 and results[0].alias_info is not None
 
 
 def _reads(op: OpOverload, written: Tensor, read: Tensor) -> bool:
