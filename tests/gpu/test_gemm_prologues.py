@@ -126,7 +126,7 @@ def test_every_form(columns: bool, pool: CompilePool) -> None:
     """Odd sizes and ends of K that do not count; both operands by prologues."""
     info = device_info("cuda")
     cases = []
-    for m, n, k in SIZES[:4] if columns else SIZES[1:3]:  # more would be compile time
+    for m, n, k in (*SIZES[:2], SIZES[3]) if columns else SIZES[2:3]:  # more would be compile time
         stride = (1, k) if columns else (n, 1)
         plain = Problem(m, n, k, "bf16", "i8", "bf16", b_stride=stride, prologue_b=SHIFTED)
         both = Problem(
@@ -134,7 +134,7 @@ def test_every_form(columns: bool, pool: CompilePool) -> None:
             epilogue=GELU,
         )  # fmt: skip
         cases += [(p, c) for p in (plain, both) for c in FORMS if is_legal(p, c, info)]
-    assert len(cases) > 30
+    assert {c.template for _, c in cases} == set(OURS)
     check_all(cases, pool)
 
 
@@ -151,7 +151,7 @@ def test_proposals(columns: bool, pool: CompilePool) -> None:
         )  # fmt: skip
         for name in OURS:
             offered = FAMILIES[name].configs(problem, info)
-            some = offered[:: 2 if name == "gemv" else 9]
+            some = offered[:: 4 if name == "gemv" else 18]
             cases += [(problem, c) for c in some if is_legal(problem, c, info)]
     assert {c.template for _, c in cases} == set(OURS)
     check_all(cases, pool)

@@ -60,12 +60,12 @@ def test_triton_text_has_pythons_value(tmp_path: Path, ranges) -> None:
 
 
 def test_random_and_real_expressions_agree_with_sympy_on_the_gpu() -> None:
-    """100,000 (expression, input) pairs of the library's agreement benchmark."""
+    """30,000 (expression, input) pairs of the library's agreement benchmark."""
     path = Path(__file__).parents[2] / "libs" / "symexpr" / "benchmarks" / "agreement.py"
     spec = importlib.util.spec_from_file_location("agreement", path)
     assert spec and spec.loader
     agreement = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(agreement)
-    result = agreement.compare(500, 200, device="cuda", targets=("triton",))
-    assert result["pairs"] == 100_000
+    result = agreement.compare(150, 200, device="cuda", targets=("triton",))
+    assert result["pairs"] == 30_000
     assert result["wrong"] == []

@@ -138,3 +138,15 @@ def test_soak(soak: Any, part: str, count: int) -> None:
     while not results or (not results[-1]["ok"] and len(results) < 6):
         results.append(getattr(soak, part)(count))
     assert results[-1]["ok"], results
+
+
+def test_a_process_that_imported_the_compiler_forks() -> None:
+    """CUDA starts in a call, not with the import: its children may use it."""
+    code = (
+        "import os, sys\nimport torch\nfrom compile_cli import pipeline\n"
+        "child = os.fork()\n"
+        "if child: sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+        "torch.ones(4, device='cuda').sum().item()\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr

@@ -29,7 +29,8 @@ class TargetOnly:
 
 def capture_kernels() -> None:
     """From here on, Dynamo captures launches of Triton kernels on CPU tensors."""
-    if torch.cuda.is_available() or not torch_triton.has_triton_package():
+    # `is_available` starts CUDA, which no fork of this process survives.
+    if torch.cuda.device_count() or not torch_triton.has_triton_package():
         return
     if getattr(torch_triton.has_triton, "without_gpu", False):
         return
