@@ -24,6 +24,7 @@ pytestmark = [
 ]
 
 Config = gemm_templates.Config
+EMITTED = [(True, "fx"), (False, "fx"), (False, "hop"), (True, "cpp")]
 SIZES = (0, 1, 2, 15, 16, 17, 31, 33, 64, 100, 129, 300, 513, 1000, 2049, 5000)
 
 
@@ -52,8 +53,7 @@ def check(compiled: Any, layer: nn.Module, sizes: tuple[int, ...], k: int) -> No
             assert relative_error(ours, wanted) < limit, m
 
 
-@pytest.mark.parametrize("emit", ["fx", "hop", "cpp"])
-@pytest.mark.parametrize("gelu", [True, False])
+@pytest.mark.parametrize(("gelu", "emit"), EMITTED)
 def test_decided_by_measuring_and_right_for_every_size(
     options: dict[str, Any], emit: str, gelu: bool
 ) -> None:
@@ -69,8 +69,7 @@ def test_decided_by_measuring_and_right_for_every_size(
     check(compiled, layer, SIZES, 768)
 
 
-@pytest.mark.parametrize("emit", ["fx", "hop", "cpp"])
-@pytest.mark.parametrize("gelu", [True, False])
+@pytest.mark.parametrize(("gelu", "emit"), EMITTED)
 def test_every_kind_of_choice_in_one_program(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, emit: str, gelu: bool
 ) -> None:

@@ -51,6 +51,7 @@ def test_as_good_as_eager(model: Any, options: dict[str, Any], emit: str, gemm: 
         check(model, compiled, inputs(4, seed=seed))
 
 
+@pytest.mark.parametrize("model", [torch.bfloat16], ids=["bf16"], indirect=True)
 def test_matmuls_are_chosen_by_measurement(model: Any, options: dict[str, Any]) -> None:
     compiled = compile_cli.compile(model, inputs(8, 256), options={**options, "tune": "max"})
     choices = compiled.graph.matmuls.values()
