@@ -42,7 +42,7 @@ def _drawn(graph: fx.Graph, node: fx.Node, like: Tensor, p: float) -> fx.Node:
     seed = graph.call_function(SEED, (like.device, number))
     seed.meta["val"] = like.new_empty((ROW,), dtype=torch.int64)
     size = [size_of(graph, x, d) for d in range(like.dim())]
-    mask = call(graph, DRAWN, seed, size, _order(like), p)
+    mask = call(graph, DRAWN, seed, size, order_of(like), p)
     mask.meta = {**node.meta, "val": mask.meta["val"]}
     return mask
 
@@ -53,7 +53,7 @@ def _replace(old: fx.Node, new: fx.Node, drawing: fx.Node) -> None:
     old.graph.erase_node(old)
 
 
-def _order(x: Tensor) -> list[int]:
+def order_of(x: Tensor) -> list[int]:
     """The dimensions of a dense tensor as they lie in memory, the last one of neighbours; as they
     are, where that is not known."""
     strides = x.stride()
