@@ -12,6 +12,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.registry import register_backend
 from torch._dynamo.callback import CallbackArgs, callback_handler
 from torch._dynamo.exc import TorchDynamoException
+from torch._dynamo.utils import counters
 from torch._functorch import partitioners
 from torch._functorch._aot_autograd.autograd_cache import (
     AOTAutogradCacheDetails,
