@@ -97,8 +97,11 @@ WORK: dict[str, tuple[Callable[..., Tensor], list[tuple[int, ...]]]] = {
 
 
 @pytest.mark.usefixtures("fresh_dynamo")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize(
+    ("dynamic", "dtype"),
+    [(False, torch.float32), (False, torch.bfloat16), (True, torch.float32)],
+    ids=["static-f32", "static-bf16", "dynamic-f32"],
+)
 @pytest.mark.parametrize("name", WORK)
 def test_values_and_gradients(name: str, dynamic: bool, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
