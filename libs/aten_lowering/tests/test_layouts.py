@@ -9,8 +9,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from aten_lowering import decompositions
+from aten_lowering import decompositions, own_composites
 from aten_lowering.layouts import LAYOUTS, OPERANDS
+from aten_lowering.torch_compat import op_implementations_dict
 
 aten = torch.ops.aten
 IMAGE = torch.randn(2, 4, 6, 6).contiguous(memory_format=torch.channels_last)
@@ -154,12 +155,12 @@ def test_fake_results_of_whole_operators_lie_as_eager(op: Any, sizes: str) -> No
             result = op(*(left.pop(0) if isinstance(a, torch.Tensor) else a for a in args), **mode)
             return result[0] if isinstance(result, tuple) else result
 
-        traced: Any = make_fx(run, decomposition_table=decompositions(), tracing_mode=sizes)
-        graph = traced(*tensors)
-        (output,) = graph.graph.find_nodes(op="output")
+        with own_composites():
+            traced: Any = make_fx(run, decompositions(), tracing_mode=sizes)(*tensors)
+        (output,) = traced.graph.find_nodes(op="output")
         want = run(*tensors)
         assert _lie_alike(output.args[0].meta["val"], want)
-        torch.testing.assert_close(graph(*tensors), want)
+        torch.testing.assert_close(traced(*tensors), want)
 
 
 @pytest.mark.parametrize(
@@ -170,17 +171,17 @@ def test_fake_results_of_whole_operators_lie_as_eager(op: Any, sizes: str) -> No
         (lambda x: torch.fft.fft2(x, dim=(2, 0)), (2, 3, 4), (1, 0, 2)),
         (lambda x: torch.fft.irfftn(x.transpose(0, 1)), (2, 3, 4), (1, 0, 2)),
         (lambda x: torch.fft.irfftn(x), (2, 3, 4, 5, 6), (1, 2, 3, 0, 4)),
+        (lambda x: torch.fft.rfftn(x.real.transpose(0, 1)), (2, 3, 4, 5), (3, 1, 0, 2)),
     ],
 )
 def test_transforms_on_a_gpu_run_in_three_dimensions_at_a_time(
-    f: Any, shape: tuple[int, ...], order: tuple[int, ...]
+    f: Any, shape: tuple[int, ...], order: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """(tests/gpu has the same calls beside eager.)"""
-    with FakeTensorMode(), torch.device("cuda"):
-        x = torch.empty(shape, dtype=torch.complex64)
-        traced: Any = make_fx(f, decomposition_table=decompositions())(x)
-    (output,) = traced.graph.find_nodes(op="output")
-    assert output.args[0].meta["val"].permute(order).is_contiguous()
+    """Already in the first capture of a process. (tests/gpu has the same calls beside eager.)"""
+    for op in TRANSFORMS:
+        monkeypatch.delitem(op_implementations_dict, op, raising=False)
+    with own_composites(), FakeTensorMode(), torch.device("cuda"):
+        assert f(torch.empty(shape, dtype=torch.complex64)).permute(order).is_contiguous()
 
 
 def test_every_rule_on_operands_is_tested() -> None:

@@ -24,7 +24,6 @@ from aten_lowering.torch_compat import (
     lookup_op,
     pw_cast_for_opmath,
 )
-from aten_lowering.transforms import correct_fakes
 from aten_lowering.whole import UPSAMPLING, sized
 
 aten = torch.ops.aten
@@ -216,7 +215,6 @@ def decompositions() -> Decompositions:
 def _collected() -> tuple[Set[str], Decompositions]:
     """The composite operators at the first call, which take a tenth of a second to collect, and the
     table with those."""
-    correct_fakes()
     names = composite_operators()
     table: dict[Any, Callable[..., Any]] = dict(torch.export.default_decompositions())
     table.update(get_decompositions(_MORE))

@@ -18,6 +18,7 @@ from torch._ops import OpOverload
 
 from aten_lowering.rules import attention, cumprod_backward, dropout, pad_circular
 from aten_lowering.torch_compat import COMPOSITE, DispatchKey, upsample_compute_output_size
+from aten_lowering.transforms import correct_fakes
 
 aten = torch.ops.aten
 
@@ -80,7 +81,9 @@ def own_composites() -> Iterator[None]:
     running products as scans, circular padding as concatenations, and nothing of dropout that drops
     nothing. torch's Python kernels, which decompose them before a table is asked, are exchanged for
     all threads: those that enter wait for one another, what others trace for another backend may
-    have these operators whole, and calls in eager ask no Python kernels."""
+    have these operators whole, and calls in eager ask no Python kernels. Results of Fourier
+    transforms lie as they will, from here on."""
+    correct_fakes()
     with _LOCK:
         kernels: Kernels = {op: _others(op) for op in _OTHERS}
         kernels |= {op: {**_others(op), COMPOSITE: rule} for op, rule in _RULES.items()}
