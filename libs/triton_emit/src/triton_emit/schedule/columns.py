@@ -76,23 +76,25 @@ def looped_columns(
     least = MULTIPROCESSORS * (4 if scanning else 3) // 2  # programs
     while xblock > 16 and rows < least * xblock:
         xblock //= 2
-    warps, programs = 4 if scanning or line else 2, -(-rows // xblock)
-    while not scanning and warps < 32 and 8 * programs * warps < 3 * MULTIPROCESSORS * WARPS:
+    programs = -(-rows // xblock)
+    few = scanning or line or 16 * programs < 3 * MULTIPROCESSORS * WARPS
+    alone = moves_vectors(kernel) and (line or _loads(kernel) == 1)
+    warps = 2 if alone and not few else 4
+    while not scanning and warps < 32 and 4 * programs * warps < MULTIPROCESSORS * WARPS:
         warps *= 2
     if line and programs >= 2 * MULTIPROCESSORS:
         steps = max(2048 // xblock, line if _stores_rows(kernel) else 0)
         rblock = min(steps, next_power_of_two(width))
         warps = 8 if line == 32 or xblock * steps > 2048 or warps > 4 else 4
         return Schedule("looped", xblock, rblock, warps, index_bits=bits)
-    if not scanning and warps == 2 and _element_bytes(kernel) == 4 and not moves_vectors(kernel):
+    if not few and _element_bytes(kernel) == 4 and not moves_vectors(kernel):
         # pieces of lines that two programs share, four elements a thread, each a load (the middle
         # of 32 x 4096 x 4095 of f32 on an H100: 771 us, 915 of 32 columns and 8 warps; on an H200
         # of those 530, and 572 of 16 elements a thread)
         rblock = min(32, next_power_of_two(width))
         return Schedule("looped", 64, rblock, max(1, rblock // 2), index_bits=bits)
-    rblock = min(512 * warps // xblock, next_power_of_two(width))
-    alone = moves_vectors(kernel) and (line or _loads(kernel) == 1)
     elements = 512 if scanning or alone else 256  # of a warp
+    rblock = min(elements * warps // xblock, next_power_of_two(width))
     warps = min(32, max(1, xblock * rblock // elements))
     return Schedule("looped", xblock, rblock, warps, index_bits=bits)
 

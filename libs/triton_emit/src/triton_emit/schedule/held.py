@@ -51,12 +51,13 @@ def _persistent(
     """Rows up to 1024 wide share a program, 32 elements a thread: what a row costs besides its
     elements is shared, and so is, by more of the shortest, what a program costs. Wider rows take
     one program each, at 16 elements a thread: two 16-byte vectors of bf16 in flight from each
-    operand, and few warps to join at the end of a reduction. Several rows that are read for a
-    number have a warp for themselves, which joins nothing (cosines of 1024 elements of bf16 on an
-    H200: 71 us, 74 of two rows a program). applies: something is stored for each element; kept:
-    rows that are read."""
-    if rblock == 1024 and kept == 2 and not applies and rows >= 4 * MULTIPROCESSORS:
-        return Schedule("persistent", 1, rblock, 1, index_bits=bits)
+    operand, and few warps to join at the end of a reduction. Rows past 256 elements of which more is
+    moved than read for one number have a warp for themselves, which joins nothing (layer norm of
+    144000 x 320 of bf16 on an H100: 69 us, 79 of two warps with four rows; cosines of 1024 elements
+    on an H200: 71 us, 74). applies: something is stored for each element; kept: rows that are read.
+    """
+    if ROW < rblock <= 1024 and (applies or kept > 1) and rows >= 4 * MULTIPROCESSORS:
+        return Schedule("persistent", 1024 // rblock, rblock, 1, index_bits=bits)
     if rblock <= 1024:
         tile = 4096 if rblock <= 128 else 2048 if rblock > 256 or not applies else 1024
         xblock = max(1, min(max(64, 1024 // rblock), tile // rblock))
@@ -213,6 +214,8 @@ def _of_wide(kernel: Kernel, schedule: Schedule) -> Schedule:
     stored = any(isinstance(s, Store) for p in kernel.phases if p.axes for s in p.body)
     wide = all(s.dtype.itemsize == 4 for s in read) or schedule.rblock == LONG
     several = len({s.buffer for s in read}) > 1 and wide
+    if several and stored and schedule.rblock == LONG:
+        return replace(schedule, xblock=1, num_warps=2)
     if several and stored and schedule.xblock > 1:
         return replace(schedule, xblock=schedule.xblock // 2)
     reduces = [s for s in statements(kernel) if isinstance(s, Reduce)]

@@ -180,8 +180,10 @@ def _snug(columns: int, widths: Sequence[int]) -> int:
 
 
 def _picking(columns: int, bits: Literal[32, 64]) -> Schedule:
-    """A row, or a part of it, a program, 8 elements a thread: its place is looked up once."""
+    """A row, or a part of it, a program, 8 elements a thread: its place is looked up once. Parts of
+    512 elements at least: of fewer there are more programs than a GPU begins in the time (batch
+    norm and relu of 16384 rows of 3136 of bf16 on an H100: 75 us, 134 in parts of 256)."""
     x = min(1024, next_power_of_two(columns))
-    while x > ROW and 0 < columns % x < x // 2:
+    if x == LONG and 0 < columns % x < x // 2:
         x //= 2
     return Schedule("tiled", x, num_warps=x // 256, index_bits=bits)
