@@ -85,7 +85,8 @@ def looped_columns(
     if line and programs >= 2 * MULTIPROCESSORS:
         steps = max(2048 // xblock, line if _stores_rows(kernel) else 0)
         rblock = min(steps, next_power_of_two(width))
-        warps = 8 if line == 32 or xblock * steps > 2048 or warps > 4 else 4
+        many = 32 * programs >= 3 * MULTIPROCESSORS * WARPS
+        warps = 4 if many and line != 32 and xblock * steps <= 2048 else 8
         return Schedule("looped", xblock, rblock, warps, index_bits=bits)
     if not few and _element_bytes(kernel) == 4 and not moves_vectors(kernel):
         # pieces of lines that two programs share, four elements a thread, each a load (the middle
