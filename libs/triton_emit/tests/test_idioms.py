@@ -112,11 +112,22 @@ def quotient(*after: Compute, result: DType = DType.bf16, op: str = "div") -> Ke
     return Kernel("quotient", buffers, (Axis(I0, POINTS),), (Phase((), body),))
 
 
+def rounded_to(dtype: DType) -> tuple[Compute, ...]:
+    """The quotient in fewer bits, and back."""
+    return (
+        Compute("v3", "cast", ("v2",), dtype),
+        Compute("v4", "cast", ("v3",), F32),
+        Compute("v5", "mul", ("v4", "v1"), F32),
+    )
+
+
 @pytest.mark.parametrize(
     ("kernel", "fast"),
     [
         (quotient(), True),
         (quotient(Compute("v3", "sqrt", ("v2",), DType.f32)), True),
+        (quotient(*rounded_to(DType.bf16), result=DType.f32), True),
+        (quotient(*rounded_to(DType.bf16), result=DType.f8e4m3), False),
         (quotient(result=DType.f32), False),
         (quotient(result=DType.f8e4m3), False),
         (quotient(result=DType.i16), False),

@@ -9,6 +9,7 @@ from triton_emit.bounded import within_bounds
 from triton_emit.ssa import clean
 
 _NEAR = {op: f"near_{op}" for op in ("div", "exp", "sigmoid", "tanh", "erf")}
+_HALVES = (DType.bf16, DType.f16)
 _CHEAPER = frozenset((*_NEAR, "log1p"))
 
 
@@ -60,12 +61,15 @@ def cheaper(kernel: Kernel, rounded: bool = False) -> Kernel:
 
 
 def _exact(kernel: Kernel, steps: frozenset[str], rounded: bool) -> set[object]:
-    """The values of which something else is stored than floats of 16 bits, or a step is made."""
+    """The values of which something else is stored than floats of 16 bits, or a step is made. What
+    is made of a value that was rounded to 16 bits counts as that, if it is stored in no fewer."""
     types = {b.name: b.type.dtype for b in kernel.buffers}
+    floats = _stored(kernel) <= {*_HALVES, DType.f32, DType.f64}
     found: set[object] = set(steps)
     for s in reversed([s for phase in kernel.phases for s in phase.body]):
-        wide = isinstance(s, Store) and types[s.buffer] not in (DType.bf16, DType.f16)
-        if (wide and not rounded) or not found.isdisjoint(results(s)):
+        wide = isinstance(s, Store) and types[s.buffer] not in _HALVES
+        rounds = floats and isinstance(s, Compute) and s.dtype in _HALVES and s.out not in steps
+        if (wide and not rounded) or (not rounds and not found.isdisjoint(results(s))):
             found.update(operands(s))
     return found
 

@@ -27,12 +27,20 @@ _WHOLE_COLUMNS, _WHOLE_TILE = 1024, 16384
 _STEPPING = 8
 
 
-def persistent_columns(rblock: int, bits: Literal[32, 64]) -> Schedule:
+def persistent_columns(kernel: Kernel, rblock: int, bits: Literal[32, 64]) -> Schedule:
     """Neighbouring rows, so that each step along the reduction reads a cache line or two; 16 or
     32 elements a thread (sums of four heads of bf16 on an H200: 113 us with 128 rows of a warp, 164
-    with 64)."""
+    with 64; means of windows of 8 x 8 of bf16 on an H100: 51 us with 32, 63 with 16). More where
+    something is stored for each element: of columns of few rows a tile has several whole (means of
+    31 x 50 of f32 and what is left of them on an H100: 95 us in tiles of 256 rows, 121 of 64)."""
+    if any(isinstance(s, Store) for p in kernel.phases if p.axes for s in p.body):
+        tile = 8192 if fills_less(kernel.axes[-1], LINE) else 4096
+        xblock = max(32, min(256, tile // rblock))
+        warps = xblock * rblock // 512
+        return Schedule("persistent", xblock, rblock, max(1, warps), index_bits=bits)
     xblock = 128 if rblock <= 4 else 64 if rblock <= 32 else 32
-    warps = max(1, min(4, xblock * rblock // 512))
+    held = 1024 if rblock > 32 and _element_bytes(kernel) == 2 else 512
+    warps = max(1, min(4, xblock * rblock // held))
     return Schedule("persistent", xblock, rblock, warps, index_bits=bits)
 
 
@@ -67,7 +75,9 @@ def looped_columns(
     mask, 64 x 1023 x 1024 of bf16 on an H100: 58 us, 64 with 16). Of columns that are stored tiles
     of 2048 elements, also where programs are few: their rows are read again (softmax of 64 x 768 x
     784 of bf16: 75 us, 88 with 4096). Scans keep to small tiles: each step waits for the one before
-    it. beside: of the rows, how many are neighbours in memory."""
+    it. Longer steps of what is stored across them (softmax of 20 x 1200 x 1800
+    of f32, transposed, on an H100: 203 us with 128, 227 with 64). beside: of the rows, how many are
+    neighbours in memory."""
     scanning = scans(kernel)
     if may_step(kernel) and width >= 2 * _STEPPING and beside >= min(rows, LANES):
         return _stepping(kernel, width, rows, beside, bits)
@@ -85,6 +95,8 @@ def looped_columns(
     if line and programs >= 2 * MULTIPROCESSORS:
         steps = max(2048 // xblock, line if _stores_rows(kernel) else 0)
         rblock = min(steps, next_power_of_two(width))
+        if line == 32 and _stores_rows(kernel) and width >= LINE:
+            return Schedule("looped", xblock, LINE, 2 * _STEPPING, index_bits=bits)
         many = 32 * programs >= 3 * MULTIPROCESSORS * WARPS
         warps = 4 if many and line != 32 and xblock * steps <= 2048 else 8
         return Schedule("looped", xblock, rblock, warps, index_bits=bits)

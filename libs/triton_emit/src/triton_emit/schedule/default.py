@@ -65,7 +65,7 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
     if (picked := picked_columns(kernel, rows, bits)) is not None and can_loop(kernel):
         return picked
     if columns and snug and rblock <= PERSISTENT_COLUMNS:
-        return persistent_columns(rblock, bits)
+        return persistent_columns(kernel, rblock, bits)
     if columns and snug and (whole := whole_columns(kernel, widest, rows, rblock, bits)):
         return whole
     if columns and can_loop(kernel):

@@ -7,7 +7,7 @@ from typing import Literal
 from loop_ir import HELD_ROW, DType, Indirect, Kernel, Load, Reduce, Store, row_of_pieces
 from loop_ir.ir import statements
 from triton_emit.rereading import computes_again
-from triton_emit.schedule.h200 import LANES, LONG, MULTIPROCESSORS, NARROW, ROW
+from triton_emit.schedule.h200 import LANES, MULTIPROCESSORS, NARROW, ROW
 from triton_emit.schedule.record import Schedule, next_power_of_two, piece_of
 from triton_emit.schedule.traits import (
     held_numbers,
@@ -30,7 +30,8 @@ WIDEST_ROW = 32768
 def held(kernel: Kernel, rblock: int, rows: int, bits: Literal[32, 64]) -> Schedule:
     """As `_persistent` says, but for what a kernel does with short rows or with wide numbers."""
     applies = any(isinstance(s, Store) for p in kernel.phases if p.axes for s in p.body)
-    schedule = _persistent(rblock, rows, bits, applies, len(rows_read(kernel)))
+    wide = any(s.dtype.itemsize > 2 for s in row_loads(kernel))
+    schedule = _persistent(rblock, rows, bits, applies, len(rows_read(kernel)), wide)
     if (cut := cut_rows(kernel, schedule)) is not None:
         return cut
     if _scatters(kernel):
@@ -46,18 +47,20 @@ def held(kernel: Kernel, rblock: int, rows: int, bits: Literal[32, 64]) -> Sched
 
 
 def _persistent(
-    rblock: int, rows: int, bits: Literal[32, 64], applies: bool, kept: int
+    rblock: int, rows: int, bits: Literal[32, 64], applies: bool, kept: int, wide: bool
 ) -> Schedule:
     """Rows up to 1024 wide share a program, 32 elements a thread: what a row costs besides its
     elements is shared, and so is, by more of the shortest, what a program costs. Wider rows take
     one program each, at 16 elements a thread: two 16-byte vectors of bf16 in flight from each
-    operand, and few warps to join at the end of a reduction. Rows past 256 elements of which more is
-    moved than read for one number have a warp for themselves, which joins nothing (layer norm of
-    144000 x 320 of bf16 on an H100: 69 us, 79 of two warps with four rows; cosines of 1024 elements
-    on an H200: 71 us, 74). applies: something is stored for each element; kept: rows that are read.
-    """
+    operand, and few warps to join at the end of a reduction. Rows past 256 elements of which more
+    is moved than read for one number have a warp for themselves, which joins nothing (on an H100,
+    layer norm of 144000 x 320 of bf16: 69 us, 79 of two warps with four rows; gradients of cosines
+    of 65536 x 768: 142 us, 152 of two warps), those of wider elements 16 elements a thread.
+    applies: something is stored for each element; kept: rows that are read."""
     if ROW < rblock <= 1024 and (applies or kept > 1) and rows >= 4 * MULTIPROCESSORS:
-        return Schedule("persistent", 1024 // rblock, rblock, 1, index_bits=bits)
+        each = 512 if wide else 1024  # elements of a warp
+        xblock, warps = max(1, each // rblock), max(1, rblock // each)
+        return Schedule("persistent", xblock, rblock, warps, index_bits=bits)
     if rblock <= 1024:
         tile = 4096 if rblock <= 128 else 2048 if rblock > 256 or not applies else 1024
         xblock = max(1, min(max(64, 1024 // rblock), tile // rblock))
@@ -212,10 +215,8 @@ def _of_wide(kernel: Kernel, schedule: Schedule) -> Schedule:
     bf16 on an H100: 154 us, 181)."""
     read = row_loads(kernel)
     stored = any(isinstance(s, Store) for p in kernel.phases if p.axes for s in p.body)
-    wide = all(s.dtype.itemsize == 4 for s in read) or schedule.rblock == LONG
+    wide = all(s.dtype.itemsize == 4 for s in read)
     several = len({s.buffer for s in read}) > 1 and wide
-    if several and stored and schedule.rblock == LONG:
-        return replace(schedule, xblock=1, num_warps=2)
     if several and stored and schedule.xblock > 1:
         return replace(schedule, xblock=schedule.xblock // 2)
     reduces = [s for s in statements(kernel) if isinstance(s, Reduce)]

@@ -25,7 +25,8 @@ _PIECES = (1024, 2048)
 _AHEAD_BYTES, MOST_AHEAD = 24 << 10, 96 << 10
 # And one that is read once for a number, in steps of twice as many elements by twice as many warps
 # (sums of squares of 8192 x 12288 of bf16 on an H200: 53 us, 56; not three sums of bytes, 16384 x
-# 20001 on an H100: 521 us, 195).
+# 20001 on an H100: 521 us, 195). So is one whose elements of 32 bits are a load each (rows of 9000
+# x 9001 on an H100: 118 us, 125).
 _VERY_LONG = 12288
 # Rows that 32 warps hold, 16 elements of each a thread.
 MOST_KEPT = 2
@@ -60,7 +61,9 @@ def looped(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]) -> Sche
         if warps == 4 or len(loads) > 1 or any(access(kernel, *s) == 1 for s in loads.items()):
             folds = sum(isinstance(s, Reduce) for p in phases for s in p.body)
             single = folds == 1 and row_bytes(kernel) > 1
-            plain = single and width >= _VERY_LONG and all(len(p.axes) == 1 for p in phases)
+            apart = any(access(kernel, *s) == 1 and s[0].dtype.itemsize == 4 for s in loads.items())
+            long = width >= _VERY_LONG or (apart and width >= 2 * LONG)
+            plain = single and long and all(len(p.axes) == 1 for p in phases)
             rblock, warps = (4096, 16) if plain else (min(2048, rblock), 8)
             if piece := _piece(kernel):
                 rblock, warps = piece, piece // 256
