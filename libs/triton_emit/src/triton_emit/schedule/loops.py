@@ -61,11 +61,9 @@ def looped(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]) -> Sche
         if warps == 4 or len(loads) > 1 or any(access(kernel, *s) == 1 for s in loads.items()):
             folds = sum(isinstance(s, Reduce) for p in phases for s in p.body)
             single = folds == 1 and row_bytes(kernel) > 1
-            starts = (s.index.coeff(a.symbol) for s in loads for a in kernel.axes)
-            apart = (
-                len(loads) == 1 and row_bytes(kernel) == 4 and any(step.is_odd for step in starts)
-            )
-            long = width >= _VERY_LONG or (apart and width >= 2 * LONG)
+            steps = (s.index.coeff(a.symbol) for s in loads for a in kernel.axes)
+            apart = row_bytes(kernel) == 4 and any(step.is_odd for step in steps)
+            long = width >= (2 * LONG if apart and len(loads) == 1 else _VERY_LONG)
             plain = single and long and all(len(p.axes) == 1 for p in phases)
             rblock, warps = (4096, 16) if plain else (min(2048, rblock), 8)
             if piece := _piece(kernel):
