@@ -15,11 +15,15 @@ README = (Path(__file__).parents[1] / "README.md").read_text()
 PROMISED = {"compile", "Binary", "Target", "Kernel", "LazyKernel", "TensorMap", "Workspace"}
 
 
+#: As `from triton_rt.launch import LazyKernel as LazyKernel` gives it away.
+PUBLIC = re.findall(r"import (\w+) as \1$", inspect.getsource(triton_rt), re.MULTILINE)
+
+
 def test_promised_names() -> None:
-    assert set(triton_rt.__all__) >= PROMISED and triton_rt.__all__ == sorted(triton_rt.__all__)
+    assert set(PUBLIC) >= PROMISED
 
 
-@pytest.mark.parametrize("name", triton_rt.__all__)
+@pytest.mark.parametrize("name", PUBLIC)
 def test_public_names_are_documented(name: str) -> None:
     value = getattr(triton_rt, name)
     doc = inspect.getdoc(value) or ""

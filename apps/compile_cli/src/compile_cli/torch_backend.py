@@ -148,3 +148,7 @@ def _register() -> None:
 
 
 _register()
+
+
+# What the package calls it.
+backend = compile_cli

@@ -8,43 +8,28 @@ from typing import TYPE_CHECKING
 from multikernel import imported_later
 
 if TYPE_CHECKING:
-    from aten_lowering.attention import Attention
-    from aten_lowering.conditions import Conditions
-    from aten_lowering.decomposition import decompositions
-    from aten_lowering.errors import AtenLoweringError, DependsOnData, UnsupportedGraph
-    from aten_lowering.extern import UNFILLED
-    from aten_lowering.functional import StatesOfLSTMs, decompose
-    from aten_lowering.lower_graph import lower, lower_with_report
-    from aten_lowering.lowered import Lowered
-    from aten_lowering.memory import in_memory, lazy_memory, size_hints, storage_key
-    from aten_lowering.subgraphs import constants_of
-    from aten_lowering.tensors import Fallback
-    from aten_lowering.user_kernels import KernelObject, run_captured
-    from aten_lowering.whole import own_composites
+    from aten_lowering.attention import Attention as Attention
+    from aten_lowering.conditions import Conditions as Conditions
+    from aten_lowering.decomposition import decompositions as decompositions
+    from aten_lowering.errors import AtenLoweringError as AtenLoweringError
+    from aten_lowering.errors import DependsOnData as DependsOnData
+    from aten_lowering.errors import UnsupportedGraph as UnsupportedGraph
+    from aten_lowering.extern import UNFILLED as UNFILLED
+    from aten_lowering.functional import StatesOfLSTMs as StatesOfLSTMs
+    from aten_lowering.functional import decompose as decompose
+    from aten_lowering.lower_graph import lower as lower
+    from aten_lowering.lower_graph import lower_with_report as lower_with_report
+    from aten_lowering.lowered import Lowered as Lowered
+    from aten_lowering.memory import in_memory as in_memory
+    from aten_lowering.memory import lazy_memory as lazy_memory
+    from aten_lowering.memory import size_hints as size_hints
+    from aten_lowering.memory import storage_key as storage_key
+    from aten_lowering.subgraphs import constants_of as constants_of
+    from aten_lowering.tensors import Fallback as Fallback
+    from aten_lowering.user_kernels import KernelObject as KernelObject
+    from aten_lowering.user_kernels import run_captured as run_captured
+    from aten_lowering.whole import own_composites as own_composites
 
-__all__ = [
-    "UNFILLED",
-    "AtenLoweringError",
-    "Attention",
-    "Conditions",
-    "DependsOnData",
-    "Fallback",
-    "KernelObject",
-    "Lowered",
-    "StatesOfLSTMs",
-    "UnsupportedGraph",
-    "constants_of",
-    "decompose",
-    "decompositions",
-    "in_memory",
-    "lazy_memory",
-    "lower",
-    "lower_with_report",
-    "own_composites",
-    "run_captured",
-    "size_hints",
-    "storage_key",
-]
 
 #: What runs a graph that was compiled before needs the first few, and no lowering.
 _MODULES = """

@@ -9,51 +9,31 @@ from typing import TYPE_CHECKING
 from multikernel import imported_later
 
 if TYPE_CHECKING:
-    from planner.convolution import ChannelsLast
-    from planner.errors import (
-        CacheNotWritten,
-        LoopsNotBuilt,
-        PlannerError,
-        UnboundSize,
-        UnsafeCache,
-        UserKernelFailed,
-    )
-    from planner.kernels import Kernels, expected_variants, kernel_source, start_workers, uses_cuda
-    from planner.plan import Decided, Decision, NodePlan
-    from planner.planning import Planned, plan_graph
-    from planner.program import assemble
-    from planner.schedules.chosen import NO_TIME, Chosen
-    from planner.schedules.lists import gather
-    from planner.schedules.tuning import ScheduleTuner
-    from planner.settings import Settings
-    from planner.sources import source_digest
+    from planner.convolution import ChannelsLast as ChannelsLast
+    from planner.errors import CacheNotWritten as CacheNotWritten
+    from planner.errors import LoopsNotBuilt as LoopsNotBuilt
+    from planner.errors import PlannerError as PlannerError
+    from planner.errors import UnboundSize as UnboundSize
+    from planner.errors import UnsafeCache as UnsafeCache
+    from planner.errors import UserKernelFailed as UserKernelFailed
+    from planner.kernels import Kernels as Kernels
+    from planner.kernels import expected_variants as expected_variants
+    from planner.kernels import kernel_source as kernel_source
+    from planner.kernels import start_workers as start_workers
+    from planner.kernels import uses_cuda as uses_cuda
+    from planner.plan import Decided as Decided
+    from planner.plan import Decision as Decision
+    from planner.plan import NodePlan as NodePlan
+    from planner.planning import Planned as Planned
+    from planner.planning import plan_graph as plan_graph
+    from planner.program import assemble as assemble
+    from planner.schedules.chosen import NO_TIME as NO_TIME
+    from planner.schedules.chosen import Chosen as Chosen
+    from planner.schedules.lists import gather as gather
+    from planner.schedules.tuning import ScheduleTuner as ScheduleTuner
+    from planner.settings import Settings as Settings
+    from planner.sources import source_digest as source_digest
 
-__all__ = [
-    "NO_TIME",
-    "CacheNotWritten",
-    "ChannelsLast",
-    "Chosen",
-    "Decided",
-    "Decision",
-    "Kernels",
-    "LoopsNotBuilt",
-    "NodePlan",
-    "Planned",
-    "PlannerError",
-    "ScheduleTuner",
-    "Settings",
-    "UnboundSize",
-    "UnsafeCache",
-    "UserKernelFailed",
-    "assemble",
-    "expected_variants",
-    "gather",
-    "kernel_source",
-    "plan_graph",
-    "source_digest",
-    "start_workers",
-    "uses_cuda",
-]
 
 #: What runs a program that was planned before needs `Kernels`, and not the lowering that planning
 #: stands on.

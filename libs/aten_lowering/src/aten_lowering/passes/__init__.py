@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 from multikernel import imported_later
 
 if TYPE_CHECKING:
-    from aten_lowering.passes.base import FxPass, lint
-    from aten_lowering.passes.order import PASSES
+    from aten_lowering.passes.base import FxPass as FxPass
+    from aten_lowering.passes.base import lint as lint
+    from aten_lowering.passes.order import PASSES as PASSES
 
-__all__ = ["PASSES", "FxPass", "lint"]
 
 #: Those of Dynamo's graph are imported without the others.
 __getattr__ = imported_later(__name__, ("base", "order"))
