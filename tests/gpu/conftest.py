@@ -1,12 +1,16 @@
-"""Where there is no GPU, a file of these tests is one skip: no item is made of it."""
+"""Where there is no GPU, a file of these tests is one skip: no item is made of it. Those that
+compile many kernels share processes for it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
+
+from triton_rt import CompilePool
 
 
 class Skipped(pytest.Module):
@@ -20,3 +24,11 @@ def pytest_pycollect_makemodule(
     if torch.cuda.is_available():
         return None
     return Skipped.from_parent(parent, path=module_path)
+
+
+@pytest.fixture(scope="session")
+def pool() -> Iterator[CompilePool]:
+    """Of a few processes where others test beside this one: each takes seconds to start."""
+    cores, tests = len(os.sched_getaffinity(0)), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
+    with CompilePool(min(16, max(2, 4 * cores // tests))) as pool:
+        yield pool

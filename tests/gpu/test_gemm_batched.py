@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 
@@ -24,7 +22,6 @@ from gemm_templates.families.gluon_batched import family as gluon_batched
 from gemm_templates.families.grouped import family as grouped
 from gemm_templates.families.tiled import family as tiled
 from gemm_templates.model import is_legal
-from triton_rt import CompilePool
 
 pytestmark = [
     pytest.mark.gpu,
@@ -33,12 +30,6 @@ pytestmark = [
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 TOLERANCE = {"bf16": 1.6e-2, "f16": 2e-3, "f32": 1e-4}
 ALIGNED = frozenset({"a", "b", "out"})
-
-
-@pytest.fixture(scope="module")
-def pool():
-    with CompilePool(min(16, os.cpu_count() or 1)) as pool:
-        yield pool
 
 
 def strided(shape, stride, dtype, scale=1.0):

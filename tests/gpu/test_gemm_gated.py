@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,7 +10,6 @@ from gemm_templates import Inputs, Problem, bind, choose, device_info
 from gemm_templates.epilogues import GELU, RELU, SILU, residual_of
 from gemm_templates.model import is_legal
 from gemm_templates.registry import FAMILIES, able
-from triton_rt import CompilePool
 
 pytestmark = [
     pytest.mark.gpu,
@@ -25,13 +22,6 @@ DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 TOLERANCE = {"bf16": 1.6e-2, "f16": 2e-3, "f32": 2e-3}
 ALIGNED = frozenset({"a", "b", "b2", "out"})
 GATES = {"relu": (RELU, F.relu), "gelu": (GELU, F.gelu), "silu": (SILU, F.silu)}
-
-
-@pytest.fixture(scope="module")
-def pool():
-    pool = CompilePool(min(12, os.cpu_count() or 1))
-    yield pool
-    pool.close()
 
 
 def make(m, n, k, dtype="bf16", by_rows=False):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import pytest
@@ -13,7 +12,6 @@ from gemm_templates import Config, Epilogue, Inputs, Param, Problem, bind, devic
 from gemm_templates.epilogues import GELU, RELU, residual_of
 from gemm_templates.families.gluon import family as gluon
 from gemm_templates.model import is_legal
-from triton_rt import CompilePool
 
 pytestmark = [
     pytest.mark.gpu,
@@ -25,13 +23,6 @@ pytestmark = [
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 TOLERANCE = {"bf16": 1.6e-2, "f16": 2e-3, "f32": 1e-4}
 ALIGNED = frozenset({"a", "b", "bias", "out"})
-
-
-@pytest.fixture(scope="module")
-def pool():
-    pool = CompilePool(min(12, os.cpu_count() or 1))
-    yield pool
-    pool.close()
 
 
 def matrix(rows, columns, dtype, by_rows, pad=0):

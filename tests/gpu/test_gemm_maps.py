@@ -3,9 +3,8 @@ address, and in compiled models of every emitter."""
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -34,12 +33,6 @@ pytestmark = [
 ALIGNED = frozenset({"a", "b", "b2", "bias", "out"})
 DESCRIBED = ("tma", "gluon", "gluon_scaled", "gated", "gated_gluon", "batched_tma", "gluon_batched")
 BF16 = torch.bfloat16
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[CompilePool]:
-    with CompilePool(min(14, os.cpu_count() or 1)) as pool:
-        yield pool
 
 
 def first(problem: Problem, template: str) -> Config:

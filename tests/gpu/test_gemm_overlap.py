@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from dataclasses import replace
 
 import pytest
@@ -13,7 +12,6 @@ from gemm_templates import Inputs, Problem, bind, device_info
 from gemm_templates.epilogues import SILU
 from gemm_templates.model import is_legal
 from gemm_templates.registry import FAMILIES
-from triton_rt import CompilePool
 
 pytestmark = [
     pytest.mark.gpu,
@@ -31,13 +29,6 @@ PROBLEMS = {
     "gated": replace(SQUARE, gate=SILU), "gated_gluon": replace(SQUARE, gate=SILU),
     "batched_tma": BATCH, "gluon_batched": BATCH, "gluon_scaled": FP8,
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def pool():
-    pool = CompilePool(min(12, os.cpu_count() or 1))
-    yield pool
-    pool.close()
 
 
 @pytest.mark.parametrize("template", list(PROBLEMS))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from concurrent.futures import wait
 from typing import Any
 
@@ -70,13 +68,6 @@ FORMS = [
     Config(64, 64, 64, 8, 4, 3, "decompose_k", split_k=4, overlap=True),
 ]
 SIZES = [(1, 40, 7), (3, 33, 650), (16, 136, 1000), (33, 200, 2048), (64, 64, 4096)]
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[CompilePool]:
-    pool = CompilePool(min(16, os.cpu_count() or 1))
-    yield pool
-    pool.close()
 
 
 def rows(m: int, k: int) -> torch.Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import pytest
@@ -26,7 +25,6 @@ from gemm_templates.epilogues import (
 from gemm_templates.model import is_legal
 from gemm_templates.ops.scaled import FAST_K
 from gemm_templates.prologues import block_scale_of, cast_of
-from triton_rt import CompilePool
 
 pytestmark = [
     pytest.mark.gpu,
@@ -38,13 +36,6 @@ pytestmark = [
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 NAMES = {E4M3: "f8e4m3", E5M2: "f8e5m2"}
 ALIGNED = frozenset({"a", "b", "out"})
-
-
-@pytest.fixture(scope="module")
-def pool():
-    pool = CompilePool(min(12, os.cpu_count() or 1))
-    yield pool
-    pool.close()
 
 
 def fp8(m, n, k, a_dtype=E4M3, b_dtype=E4M3):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import wait
 from dataclasses import replace
 
@@ -14,7 +13,6 @@ from gemm_templates import Bound, Config, Inputs, Problem, bind, device_info
 from gemm_templates.epilogues import GELU, residual_of
 from gemm_templates.model import is_legal
 from gemm_templates.registry import FAMILIES
-from triton_rt import CompilePool
 
 pytestmark = [
     pytest.mark.gpu,
@@ -40,13 +38,6 @@ FORMS = [
     Config(16, 64, 128, 1, 4, 3, "gemv", split_k=2),
     Config(64, 128, 64, 1, 8, 4, "gemv"),
 ]
-
-
-@pytest.fixture(scope="module")
-def pool():
-    pool = CompilePool(min(16, os.cpu_count() or 1))
-    yield pool
-    pool.close()
 
 
 def make(m, n, k, dtype, transposed=False, seed=0):

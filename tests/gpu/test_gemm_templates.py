@@ -52,13 +52,6 @@ def check(out, expected, dtype):
     torch.testing.assert_close(out.double(), expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
 
 
-@pytest.fixture(scope="module")
-def pool():
-    pool = CompilePool(min(8, os.cpu_count() or 1))
-    yield pool
-    pool.close()
-
-
 @pytest.mark.parametrize("transposed", [False, True])
 def test_every_legal_config(transposed, pool):
     m, n, k = 700, 520, 264
