@@ -11,12 +11,11 @@ import gemm_templates
 import triton_rt
 from gemm_templates import is_legal, offered
 from loop_ir import TensorType
-from planner.fragment import runner
 from planner.kernels import Kernels
 from planner.matmul.counters import as_called
 from planner.matmul.joined import JoinedTask
 from planner.matmul.problem import Hints, MatmulTask, is_launchable
-from planner.matmul.ways import layouts_of, vendor_alone
+from planner.matmul.ways import layouts_of, runner, vendor_alone
 from planner.plan import Steps
 from planner.settings import Settings
 from planner.torch_compat import unset_fake_temporarily
