@@ -20,6 +20,7 @@ _Ints = list[int]
 
 
 def correct_fakes() -> None:
+    """Has every fake tensor of the process take these rules."""
     for op in (aten._fft_c2c.default, aten._fft_r2c.default, aten._fft_c2r.default):
         op_implementations_dict.setdefault(op, _fake)
 
