@@ -85,7 +85,8 @@ def test_the_whole_is_what_it_was(
     expected = FOLDED[name](*args)
     expected = [expected] if isinstance(expected, Tensor) else expected
     for one in (graph, short.whole(short.graph)):
-        torch.testing.assert_close(list(evaluate_graph(one, args, short.constants)), [*expected])
+        got = list(evaluate_graph(one, args, short.constants))
+        torch.testing.assert_close(got, [*expected], rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", WHOLE)
