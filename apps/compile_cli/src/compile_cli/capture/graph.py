@@ -27,6 +27,7 @@ from torch.export.graph_signature import (
 )
 
 from aten_lowering import StatesOfLSTMs, decompose, in_memory, own_composites, storage_key
+from aten_lowering.transforms import correct_fakes
 from aten_lowering.passes.readable_masks import make_masks_readable
 from aten_lowering.passes.writable_views import writable_views
 from compile_cli.capture.aliases import Window, return_inputs, returned_inputs
@@ -124,6 +125,7 @@ def export(
             collection[leaves[i]] = dict.fromkeys(dims, torch.export.Dim.AUTO)
         shapes = collection.dynamic_shapes(model, args)
     seen = SeenCalls()
+    correct_fakes()
     try:
         with torch.no_grad(), _quiet(), StatesOfLSTMs(), own_composites(), seen:
             return torch.export.export(model, args, dynamic_shapes=shapes, strict=False)
