@@ -27,9 +27,9 @@ from torch.export.graph_signature import (
 )
 
 from aten_lowering import StatesOfLSTMs, decompose, in_memory, own_composites, storage_key
-from aten_lowering.transforms import correct_fakes
 from aten_lowering.passes.readable_masks import make_masks_readable
 from aten_lowering.passes.writable_views import writable_views
+from aten_lowering.transforms import correct_fakes
 from compile_cli.capture.aliases import Window, return_inputs, returned_inputs
 from compile_cli.capture.overlaps import (
     refuse_new_layouts,
