@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import cpp_emit
 import gemm_templates
@@ -144,6 +145,21 @@ def test_candidates_of_the_mlp_compile_ahead(
         MatmulPlanner(kernels.options, kernels, fused).prefetch(hints_of(fused.symbols))
     assert len(asked) == 4  # projections, the three of x in one, up with bias and GELU, down
     assert kernels.cache.stats().entries >= 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_places_among_floats_of_8_bits(dtype: torch.dtype) -> None:
+    """What is read at no place of a tensor is NaN in its type."""
+    with FakeTensorMode(), torch.device("cuda"):
+        x, places = torch.empty(4, 3, dtype=dtype), torch.empty(5, dtype=torch.int64)
+        traced: Any = make_fx(lambda x, i: x.float()[i, i])(x, places)
+        loop = fuse_with_report(lower_with_report(traced).graph)[0]
+    options = Options(gemm="extern")
+    kernels = Kernels(options)
+    user_kernels = UserKernelPlanner(options, kernels, loop, {})
+    plans = select(loop, options, MatmulPlanner(options, kernels, loop), user_kernels)
+    for define, alignment in expected_variants(assemble(loop, plans)):
+        triton_rt.compile(kernel_source(define), triton_rt.Target(90), alignment=alignment)
 
 
 def test_counters_of_one_row(monkeypatch: pytest.MonkeyPatch) -> None:

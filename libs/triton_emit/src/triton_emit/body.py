@@ -30,7 +30,6 @@ from triton_emit.values import ATOM, BIT_AND, TL_TYPES, Value, in_memory, litera
 
 INDENT = "    "
 INLINE_LIMIT = 48
-_WITH_NAN = (DType.f16, DType.bf16, DType.f32, DType.f64)
 
 
 class Params:
@@ -335,7 +334,7 @@ class Writer:
         if stmt.mask is not None:
             text += f", other={in_memory(literal(stmt.other, stmt.dtype))}"
         elif self.inside.keys() & stmt.index.free_symbols:
-            text += ', other=float("nan")' if stmt.dtype in _WITH_NAN else ", other=0"
+            text += ', other=float("nan")' if stmt.dtype.is_float else ", other=0"
         text += self.eviction(stmt) + ")"
         return text + subscript if block else turned(text)
 
