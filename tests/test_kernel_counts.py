@@ -140,6 +140,9 @@ WORK = {
     "largest of windows": Work(
         lambda x: F.max_pool2d(x.sin(), 3, 2, 1).relu(), lambda: (rows(2, 3, 9, 8),), 1, 1
     ),
+    "sums of a factor of rows, and of a bias of columns": Work(
+        lambda x, y, z: (x * y + z).tanh(), lambda: (rows(6, 5, 24), rows(5, 1), rows(24)), 1, 2
+    ),
     "gradient of an activation, and its sum for a bias": Work(
         lambda x, w, b: F.gelu(F.linear(x, w, b)), lambda: (rows(8, 8), rows(8, 8), rows(8)), 1, 1
     ),

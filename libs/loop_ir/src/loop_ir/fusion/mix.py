@@ -84,6 +84,8 @@ def join(
     fused = _along_one(fused)
     symbol = fused.axes[0].symbol
     width = product(a.extent for a in columns.kernel.axes)
+    if not same(product(a.extent for a in inner_axes(fused) or ()), width):
+        return Mismatch(f"rows of {rows.name} are several of {columns.kernel.name}")
     for phase in fused.phases:
         for s in phase.body:
             if isinstance(s, Store) and s.buffer in columns.summands:
