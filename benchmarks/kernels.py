@@ -88,7 +88,8 @@ def inputs(case: Case) -> tuple[Any, ...]:
 def compiled(case: Case, backend: str, **options: Any) -> Callable[..., Any]:
     torch._dynamo.reset()
     ours = options if backend == "compile_cli" else None
-    run = torch.compile(case.run, backend=backend, dynamic=False, options=ours)
+    dynamic = case.name.startswith("dynamic")
+    run = torch.compile(case.run, backend=backend, dynamic=dynamic, options=ours)
     return callable_of(case, run)
 
 
