@@ -45,6 +45,7 @@ def guided(c: Tensor, u: Tensor) -> Tensor:
 
 
 def ddim(x: Tensor, e: Tensor, a: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+    a = a.sigmoid()  # what is left of the image: between 0 and 1
     now = a[t][:, None, None, None]
     past = torch.where(t > 0, a[(t - 20).clamp(min=0)], torch.ones_like(t.float()))
     past = past[:, None, None, None]
@@ -305,7 +306,8 @@ def adan(*state: Tensor) -> Tensor:
 
 def hashed(i: Tensor, *tables: Tensor) -> Tensor:
     primes = 2654435761, 805459861, 3674653429
-    return sum(t[(i * p + k) % t.shape[0]] for k, (t, p) in enumerate(zip(tables, primes)))  # noqa: B905
+    pairs = zip(tables, primes, strict=True)
+    return sum(t[(i * p + k) % t.shape[0]] for k, (t, p) in enumerate(pairs))
 
 
 def involution(x: Tensor, w: Tensor) -> Tensor:
@@ -337,7 +339,7 @@ def nucleus(x: Tensor) -> Tensor:
     y, place = x.float().sort(-1, descending=True)
     p = y.softmax(-1)
     cut = p.cumsum(-1) - p > 0.9
-    return torch.empty_like(y).scatter(-1, place, y.masked_fill(cut, NINF))
+    return torch.empty_like(y).scatter(-1, place, y.masked_fill(cut, -1e4))
 
 
 def sampled(x: Tensor) -> Tensor:
