@@ -12,6 +12,12 @@ import torch
 
 from triton_rt import CompilePool
 
+CORES = len(os.sched_getaffinity(0))
+TESTS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
+
+if TESTS > 1:  # each process would start as many compilers as the machine has cores
+    os.cpu_count = lambda: max(2, 2 * CORES // TESTS)
+
 
 class Skipped(pytest.Module):
     def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
@@ -29,6 +35,5 @@ def pytest_pycollect_makemodule(
 @pytest.fixture(scope="session")
 def pool() -> Iterator[CompilePool]:
     """Of a few processes where others test beside this one: each takes seconds to start."""
-    cores, tests = len(os.sched_getaffinity(0)), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
-    with CompilePool(min(16, max(2, 4 * cores // tests))) as pool:
+    with CompilePool(min(16, max(2, 4 * CORES // TESTS))) as pool:
         yield pool
