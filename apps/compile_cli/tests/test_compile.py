@@ -11,6 +11,9 @@ from torch import nn
 
 import compile_cli
 from compile_cli.errors import BadInput, UnknownOption
+from compile_cli.hosts import finished_run
+from cuda_graphs import GraphPool
+from cuda_graphs.graph_pool import Recording
 
 
 @pytest.fixture
@@ -129,6 +132,25 @@ def test_misaligned_arguments_are_copied_for_tensor_maps() -> None:
     assert a is odd
     assert torch.equal(b, odd)
     assert seen == [odd.data_ptr() % 16, 0]
+
+
+@torch.no_grad()
+def test_a_replay_does_not_look_where_arguments_begin(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[torch.Tensor] = []
+    monkeypatch.setattr("compile_cli.hosts.inputs.aligned", lambda x: looked.append(x) or x)
+    for name in ("refuses", "busy", "order"):
+        monkeypatch.setattr(GraphPool, name, lambda *_: None)
+    record = lambda _, fn, args: Recording(lambda: None, fn(*args), lambda: None)  # noqa: E731  # a stand-in
+    monkeypatch.setattr(GraphPool, "record", record)
+    graphed = compile_cli.Options(**options, cuda_graphs=True)
+    program = make(options).graph.program
+    run, _ = finished_run(lambda x: [x * 2], program, [0], (), graphed)
+    x = torch.ones(3)
+    for _ in range(5):
+        assert run(x)[0].tolist() == [2, 2, 2]
+    assert len(looked) == 2  # as it ran, and as it was captured
 
 
 @pytest.mark.parametrize(

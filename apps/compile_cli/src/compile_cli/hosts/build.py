@@ -55,5 +55,6 @@ def finished_run(
 ) -> tuple[Runner, GraphedCallable | None]:
     """The host program's `run` with what is done to inputs first, and its CUDA graphs, if asked
     for, which lend results so."""
+    run = aligned_run(run, positions)  # in the graph: what is in place is looked at once
     graphs = graphed(run, program, lending) if options.cuda_graphs else None
-    return in_memory_run(aligned_run(graphs or run, positions), lazy), graphs
+    return in_memory_run(graphs or run, lazy), graphs
