@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import errno
+import os
+import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -72,6 +75,34 @@ def test_a_cache_that_cannot_be_written_is_said_once_and_done_without(
         compiled = compile_cli.compile(lambda x: x + 1, (x,), options=loops)
     torch.testing.assert_close(compiled(x), x + 1)
     assert [w.category for w in said].count(planner.CacheNotWritten) == 1
+
+
+@pytest.mark.parametrize("who", ["python", "compiler"])
+def test_a_full_cache_is_said_and_done_without(
+    who: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, full, write = tmp_path / "cache", os.strerror(errno.ENOSPC), Path.write_text
+
+    def refused(file: Path, *args: Any, **kwargs: Any) -> int:
+        if file.is_relative_to(cache):
+            raise OSError(errno.ENOSPC, full)
+        return write(file, *args, **kwargs)
+
+    if who == "python":
+        monkeypatch.setattr(Path, "write_text", refused)
+    else:
+        script, real = tmp_path / "bin" / "g++", shutil.which("g++")
+        script.parent.mkdir()
+        said = f'case "$*" in *{cache}*) echo "ld: {full}" >&2; exit 1;; esac'
+        script.write_text(f'#!/bin/sh\n{said}\nexec {real} "$@"\n')
+        script.chmod(0o700)
+        monkeypatch.setenv("PATH", str(script.parent), prepend=os.pathsep)
+    x = torch.randn(3)
+    options = {"cache_dir": str(cache), "cpu_kernels": "cpp"}
+    with pytest.warns(planner.CacheNotWritten, match=f"{full}.*not kept"):
+        compiled = compile_cli.compile(lambda x: x + 1, (x,), options=options)
+    torch.testing.assert_close(compiled(x), x + 1)
+    assert not list(cache.glob("cpp/*.so"))
 
 
 def test_options_that_do_nothing_on_cpu() -> None:

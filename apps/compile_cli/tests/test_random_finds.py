@@ -479,15 +479,19 @@ def test_complex_numbers_of_infinities(f: Any, entry: str) -> None:
     torch.testing.assert_close(_compiled(f, (z,), entry)(z), f(z), equal_nan=True)
 
 
-def test_what_a_gpu_shuffles_nowhere_is_its_input() -> None:
-    """On the CPU it is a copy."""
+@pytest.mark.parametrize("size", [(1, 2, 1, 1), (3, 2, 2, 2)])
+@pytest.mark.parametrize("lies", [torch.contiguous_format, torch.channels_last])
+def test_what_a_gpu_shuffles_nowhere_is_its_input(size: Any, lies: torch.memory_format) -> None:
+    """On the CPU it is a copy; and on a GPU where the input is not contiguous."""
     with FakeTensorMode(), torch.device("cuda"):
-        x = torch.empty(1, 2, 1, 1)
+        x = torch.empty(size).to(memory_format=lies)
         model = FunctionModule(lambda x: torch.channel_shuffle(x, 2))
         graph = capture(export(model, (x,), {})).graph.graph
     (value,), (place,) = graph.output_node().args[0], graph.find_nodes(op="placeholder")
-    assert storage_key(value.meta["val"]) == storage_key(place.meta["val"])
-    assert not graph.find_nodes(op="call_function", target=torch.ops.aten.clone.default)
+    fake, given = value.meta["val"], place.meta["val"]
+    assert (storage_key(fake) == storage_key(given)) == x.is_contiguous()
+    copies = graph.find_nodes(op="call_function", target=torch.ops.aten.clone.default)
+    assert bool(copies) != x.is_contiguous() and fake.is_contiguous()
 
 
 def test_windows_of_a_dynamic_size_on_a_gpu() -> None:

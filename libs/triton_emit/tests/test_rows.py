@@ -79,9 +79,31 @@ kernel literal(
 """
 
 
+# one element of each row, under a mask that is the same in all rows
+FLAGGED = """\
+kernel flagged(
+    x: f32[4, 8] cuda:0,
+    w: f32[4] cuda:0,
+    flag: bool[1] cuda:0,
+    out y: f32[4] cuda:0,
+):
+  parallel i0 < 4:
+    over r0 < 8:
+      v0 = load flag[0] : bool
+      v1 = load w[i0] if v0 else 2.0 : f32
+      v2 = load x[i0*8 + r0] : f32
+      v3 = mul(v1, v2) : f32
+      v4 = reduce sum(v3) : f32
+    once:
+      store y[i0] = v4
+"""
+
+
 @pytest.mark.parametrize("kind", ["persistent", "looped"])
 @pytest.mark.parametrize("rows", [1, 4, 8])
-@pytest.mark.parametrize("text", [SHIFTED, ADDED, LITERAL], ids=["shifted", "added", "literal"])
+@pytest.mark.parametrize(
+    "text", [SHIFTED, ADDED, LITERAL, FLAGGED], ids=["shifted", "added", "literal", "flagged"]
+)
 def test_scalars_of_a_row(text: str, rows: int, kind: Kind, tools: SimpleNamespace) -> None:
     kernel = parse_kernel(text)
     schedule = Schedule(kind, rows, 16 if rows == 8 else 8)

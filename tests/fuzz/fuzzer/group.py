@@ -181,4 +181,8 @@ def _alike(a: Failure, b: Failure) -> bool:
 
     if a.kind in ("compile", "call"):
         return b.kind in ("compile", "call") and said(a) == said(b)
-    return a.kind == b.kind
+    return (a.kind, a.where, _rounded(a.text)) == (b.kind, b.where, _rounded(b.text))
+
+
+def _rounded(text: str) -> str:
+    return re.sub(r"-?\d+\.\d+(e[-+]\d+)?", lambda number: f"{float(number[0]):.3g}", text)

@@ -64,8 +64,9 @@ def rolled(result: Tensor, x: Tensor, shifts: Sequence[int], dims: Sequence[int]
 
 
 def new_on_cpu(result: Tensor, x: Tensor, *_args: Any) -> Tensor:
-    """A tensor of its own, even where nothing moves."""
-    return suggested(result, x).clone() if x.device.type == "cpu" else result
+    """A tensor of its own, even where nothing moves. On CUDA it is contiguous: its operand, if that
+    is and nothing moves."""
+    return suggested(result, x).clone() if x.device.type == "cpu" else result.contiguous()
 
 
 def contiguous_on_cpu(result: Tensor, *_args: Any) -> Tensor:

@@ -1,5 +1,6 @@
 """C++ text -> shared library, with a C++ compiler and the headers of the installed torch."""
 
+import errno
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -171,8 +172,11 @@ def _kept(folder: Path, stem: str, text: str, make: Callable[[Path, Path, Path],
 
 
 def _compile(command: Sequence[str], text: str) -> None:
-    """Raises BuildFailed."""
+    """Raises BuildFailed, and OSError where the disk is full."""
     ran = run(command)
+    full = os.strerror(errno.ENOSPC)
+    if ran.returncode != 0 and full in ran.stderr:
+        raise OSError(errno.ENOSPC, full)
     if ran.returncode != 0:
         source = next(part for part in command if part.endswith(".cpp"))
         raise BuildFailed(_report(ran.stderr, source, text, command))

@@ -291,7 +291,8 @@ class Writer:
         if mask_value is not None and not mask_value.axes <= axes:
             index = self.spread(index, axes, axes | mask_value.axes)
             axes |= mask_value.axes
-        self.line = self.line_of(stmt, axes)
+        whole = mask_value is None or mask_value.axes == axes
+        self.line = self.line_of(stmt, axes) if whole else ("", "")
         text = self.load_text(stmt, index, self.mask(axes, mask_value))
         if stmt.buffer in self.stored:
             # another thread of this program may have written what is read here

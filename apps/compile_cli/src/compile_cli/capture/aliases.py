@@ -44,13 +44,14 @@ def returned_inputs(
 def _is_new(value: Node) -> bool:
     """Whether an operator made the memory of a value that, by its fake tensor, is another's:
     torch's fake of `channel_shuffle` where nothing moves is its operand, which is copied on the
-    CPU."""
+    CPU, and where it is not contiguous."""
     key, at = storage_key(value.meta["val"]), value
     while at.op == "call_function":
         op = at.target
         if isinstance(op, OpOverload) and not any(r.alias_info for r in op._schema.returns):
             if op is aten.channel_shuffle.default:
-                return bool(value.meta["val"].device.type == "cpu")
+                fake = at.meta["val"]
+                return fake.device.type == "cpu" or not fake.is_contiguous()
             # Composite ones, such as dropout that drops nothing, return operands without a word.
             return not op.has_kernel_for_dispatch_key(COMPOSITE)
         tensors = [n for n in at.all_input_nodes if isinstance(n.meta.get("val"), Tensor)]

@@ -88,7 +88,7 @@ def multiply_and_add(
             product = warpgroup_mma_wait(0, (product,))
             mbarrier.arrive(empty.index(slot))
             if beginning.SCALE is not None:
-                acc += product * factor
+                acc = gl.fma(product, factor, acc)
             else:
                 acc += product
             count += 1
