@@ -1,5 +1,5 @@
 """Where there is no GPU, a file of these tests is one skip: no item is made of it. Those that
-compile many kernels share processes for it."""
+compile many kernels share processes for it, and all share what is compiled."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from triton_rt import CompilePool
 CORES = len(os.sched_getaffinity(0))
 TESTS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
 
-if TESTS > 1:  # each process would start as many compilers as the machine has cores
-    os.cpu_count = lambda: max(2, 2 * CORES // TESTS)
+if TESTS > 1 and torch.cuda.is_available():  # each process would start a compiler a core
+    os.cpu_count = lambda: max(4, 2 * CORES // TESTS)
 
 
 class Skipped(pytest.Module):
@@ -37,3 +37,12 @@ def pool() -> Iterator[CompilePool]:
     """Of a few processes where others test beside this one: each takes seconds to start."""
     with CompilePool(min(16, max(2, 4 * CORES // TESTS))) as pool:
         yield pool
+
+
+@pytest.fixture
+def own_cache(own_cache: Path, cache_of_run: Path) -> Path:
+    """With the run's kernels, which are named by what went in: each emitter launches the same."""
+    kernels = cache_of_run / "kernels"
+    kernels.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (own_cache / "kernels").symlink_to(kernels)
+    return own_cache

@@ -218,6 +218,7 @@ kernel k(
         ("atanh", np.arctanh),
         ("rsqrt", lambda x: 1 / np.sqrt(x)),
         ("erf", np.vectorize(math.erf)),
+        ("hypot", np.abs),  # of a number and zero
     ],
 )
 def test_subnormal_numbers_where_the_gpu_functions_flush_them(
@@ -231,10 +232,12 @@ def test_subnormal_numbers_where_the_gpu_functions_flush_them(
     text = emitted.source
     library = "tl.extra.cuda.libdevice" if "libdevice." in text else "tl"
     assert text.count(f"{library}.{op}(") == 1
+    given = "xy"[: OPS[op]]
+    zeros = ", ".join(f"tl.where(tl.abs({x}) < {float(tiny)!r}, 0.0 * {x}, {x})" for x in given)
     flushed = f"""
 @triton.jit
-def flushed(x):
-    return {library}.{op}(tl.where(tl.abs(x) < {float(tiny)!r}, 0.0 * x, x))
+def flushed({", ".join(given)}):
+    return {library}.{op}({zeros})
 
 
 """

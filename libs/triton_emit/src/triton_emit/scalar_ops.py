@@ -86,7 +86,7 @@ cosh libdevice libdevice
 acosh libdevice libdevice
 erfc libdevice libdevice
 erfinv libdevice libdevice
-hypot libdevice libdevice
+hypot hypot_f32 libdevice
 zeta zeta zeta
 gamma_series gamma_series gamma_series
 gamma_fraction gamma_fraction gamma_fraction

@@ -217,9 +217,5 @@ def round_decimals(x: Value, *, call: Call, decimals: int) -> Value:
 def logit_backward(gradient: Value, x: Value, *, eps: float | None) -> Value:
     """Outside of the range NaN, or 0 where it was clamped to it."""
     low = x.number(0 if eps is None else eps)
-    value = gradient / (x * (1 - x))
-    if eps is None:
-        ends = x("eq", low) | x("eq", 1)
-        value = ends.choose(gradient * math.inf, value)
     outside = (x < low) | (x > 1 - low)
-    return outside.choose(math.nan if eps is None else 0, value)
+    return outside.choose(math.nan if eps is None else 0, gradient / (x * (1 - x)))
