@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import warnings
-import weakref
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import count
+from itertools import accumulate, count
 from math import exp, log
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,8 +16,7 @@ from fuzzer.generate import generate
 from fuzzer.program import Loaded
 from fuzzer.settings import Setting
 from torch import Tensor, fx
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.profiler import ProfilerActivity, profile
 
 import compile_cli.torch_backend
 from compile_cli import pipeline
@@ -31,41 +28,16 @@ _PROGRAMS = 200
 _SEED = 16  # bytes, of random numbers
 
 
-class Held(TorchDispatchMode):
-    """The most bytes of storages that are alive at one time, of those that operators make."""
-
-    def __init__(self, given: Any) -> None:
-        super().__init__()
-        self.given = {_storage(t) for t in tree_leaves(given) if isinstance(t, Tensor)}
-        self.tensors: Counter[int] = Counter()
-        self.bytes: dict[int, int] = {}
-        self.peak = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for t in tree_leaves(result):
-            if (
-                isinstance(t, Tensor)
-                and t.layout == torch.strided
-                and _storage(t) not in self.given
-            ):
-                key = _storage(t)
-                self.tensors[key] += 1
-                self.bytes[key] = t.untyped_storage().nbytes()
-                weakref.finalize(t, self.gone, key)
-        self.peak = max(self.peak, sum(self.bytes.values()))
-        return result
-
-    def gone(self, key: int) -> None:
-        self.tensors[key] -= 1
-        if not self.tensors[key]:
-            self.bytes.pop(key, None)
-
-
-def _storage(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
+def allocated(run: Callable[[], Any]) -> int:
+    """The most bytes of torch's memory that a call holds at one time, what operators use inside
+    of them with it."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        result = run()
+    assert seen.profiler is not None and seen.profiler.kineto_results is not None
+    found = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
+    found.sort(key=lambda e: e.start_ns())
+    del result
+    return max(accumulate((e.nbytes() for e in found), initial=0))
 
 
 class Seen(PlanMemory):
@@ -104,11 +76,9 @@ def measured(seed: int, cache_dir: str) -> Memory | None:
 
         def run(*args: Any) -> Any:
             given = [x.detach().clone() if isinstance(x, Tensor) else x for x in args]
-            held = Held([given, *gm.parameters(), *gm.buffers()])
-            with held:
-                fx.Interpreter(gm).run(*given)
+            peak = allocated(lambda: fx.Interpreter(gm).run(*given))
             changed = [x for x in given if isinstance(x, Tensor) and x._version]
-            eager.append((held.peak, sum(x.untyped_storage().nbytes() for x in changed)))
+            eager.append((peak, sum(x.untyped_storage().nbytes() for x in changed)))
             return compiled(*args)
 
         return run
@@ -140,7 +110,5 @@ def test_two_hundred_programs(own_cache: Path, monkeypatch: pytest.MonkeyPatch) 
 
     assert mean(m.planned / m.live for m in found.values()) <= 1.05
     assert mean(m.planned / m.eager for m in found.values()) <= 0.7
-    # Scatters have wide sums, kernels of several results make some of them before they are asked
-    # for, and what is written to in place may be made anew first.
-    above = {s: m for s, m in found.items() if m.planned > m.eager + m.written + _SEED}
-    assert len(above) <= _PROGRAMS // 10, above
+    above = {s: m for s, m in found.items() if m.planned > 1.01 * (m.eager + m.written) + _SEED}
+    assert not above, above

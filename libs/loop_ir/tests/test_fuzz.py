@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from loop_ir import (
     DType,
     FuseOptions,
+    OrderNodes,
     Symbol,
     bytes_moved,
     fuse,
@@ -152,7 +153,8 @@ def test_fused_equals_unfused(options, examples, make_builder):
     @given(programs(make_builder))
     def check(graph):
         verify(graph)
-        fused = fuse(graph, options)
+        fused = OrderNodes().run(fuse(graph, options))
+        verify(fused)
         assert parse_graph(print_graph(fused)) == fused
         assert bytes_moved(fused) <= bytes_moved(graph) + (1 << 20)
         for size in (3, 1, 0) if graph.symbols else (3,):

@@ -15,9 +15,11 @@ from loop_ir import (
     Axis,
     DType,
     Graph,
+    OrderNodes,
     PassError,
     Symbol,
     interpret_kernel,
+    parse_graph,
     parse_kernel,
     print_kernel,
     run_passes,
@@ -276,6 +278,54 @@ def test_dead_code_drops_statements_stores_and_nodes(make_builder):
     ]  # fmt: skip
     assert mutating.name == "add__4"
     assert DeadCode().run(after) is after
+
+
+OVERWRITTEN = """\
+graph g(
+    x: f32[4, 8] cuda:0,
+):
+  kernel early(
+      x: f32[4, 8] cuda:0,
+      out y: f32[4, 8] cuda:0,
+      out z: f32[4, 8] cuda:0,
+  ):
+    parallel i0 < 4, i1 < 8:
+      once:
+        a = load x[i0*8 + i1] : f32
+        store y[i0*8 + i1] = a
+        store z[i0*8 + i1] = a
+  kernel late(
+      z: f32[4, 8] cuda:0,
+      out y: f32[4, 8] cuda:0,
+  ):
+    parallel i0 < 4, i1 < 8:
+      once:
+        a = load z[i0*8 + i1] : f32
+        store y[PLACE] = a
+  return (y: f32[4, 8] cuda:0)
+"""
+
+
+@pytest.mark.parametrize(("place", "dead"), [("i0*8 + i1", True), ("i1", False)])
+def test_what_is_overwritten_is_not_stored(place, dead):
+    graph = parse_graph(OVERWRITTEN.replace("PLACE", place))
+    early, late = DeadCode().run(graph).nodes
+    assert [b.name for b in early.buffers if b.written] == (["z"] if dead else ["y", "z"])
+    assert late == graph.nodes[1]
+
+
+def test_what_frees_memory_runs_first(make_builder):
+    b = make_builder()
+    x = b.input("x", DType.f32, 1000, 8)
+    large = b.unary("exp", x)
+    other = b.unary("tanh", x)
+    small = b.reduce("sum", large)
+    graph = b.graph(small, other)
+    names = [node.name for node in OrderNodes().run(graph).nodes]
+    assert names == [graph.nodes[n].name for n in (0, 2, 1)]
+    talks = b.extern("_c10d_functional.wait_tensor.default", small.type, small)
+    graph = b.graph(talks, other)
+    assert OrderNodes().run(graph) is graph
 
 
 def test_simplify_indices():

@@ -42,6 +42,7 @@ from loop_ir import (
     Graph,
     Irregular,
     Kernel,
+    OrderNodes,
     explain,
     fuse_with_report,
     serve_one,
@@ -228,6 +229,8 @@ def host_program(
             fusion = replace(fusion, before=loop, after=fused)
             if options.verify:
                 verify(fused)
+        fused = OrderNodes().run(fused) if options.fuse else fused
+        record.after("fused", OrderNodes.name, fused)
         fused = named_apart(fused) if called else fused
         fused, lists = gather(fused, hints_of(fused.symbols)) if options.fuse else (fused, {})
         record.after("fused", "gather", fused)

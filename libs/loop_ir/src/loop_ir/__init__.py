@@ -18,6 +18,7 @@ from loop_ir.fusion.gates import GatedPair as GatedPair
 from loop_ir.fusion.gates import gated_halves as gated_halves
 from loop_ir.fusion.gates import gated_pairs as gated_pairs
 from loop_ir.fusion.options import FuseOptions as FuseOptions
+from loop_ir.fusion.order_nodes import OrderNodes as OrderNodes
 from loop_ir.fusion.prologue import Prologue as Prologue
 from loop_ir.fusion.prologue import over_operand as over_operand
 from loop_ir.fusion.whole_epilogue import is_plain as is_plain

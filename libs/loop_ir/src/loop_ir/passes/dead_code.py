@@ -2,17 +2,22 @@
 
 from dataclasses import dataclass, replace
 
+import sympy
+
 from loop_ir.ir import nodes as ir
+from loop_ir.ir.affine import product, same, span
 from loop_ir.ir.analysis import bound_by_data, mentioned, output_buffers, reads, symbols_in, writes
 from loop_ir.ir.names import operands, results
 from loop_ir.ir.renaming import used_buffers
+from tensor_ir import contiguous_strides
 
 
 @dataclass(frozen=True)
 class DeadCode:
     """Valid graph in, valid graph out, with the same outputs and the same writes to inputs.
 
-    A store is dead if its buffer is made in the graph, is no output, and no later node reads it;
+    A store is dead if its buffer is made in the graph, and no later node reads it before another
+    writes all of it, or none does and it is no output;
     a launch of a user's kernel, if all that it writes is so. Extern calls go only if they mutate
     nothing and have results, of which none is used; calls with random numbers are extern calls
     whose results are used or not wanted."""
@@ -22,7 +27,8 @@ class DeadCode:
     def run(self, graph: ir.Graph) -> ir.Graph:
         """The graph without what nothing needs."""
         live = set(output_buffers(graph))
-        live |= {i.name for i in graph.inputs} | {name for name, _ in graph.constants}
+        given = {i.name for i in graph.inputs} | {name for name, _ in graph.constants}
+        live |= given
         bound = bound_by_data(graph.nodes)
         live |= bound & symbols_in(graph.outputs)
         kept: list[ir.Node] = []
@@ -30,6 +36,7 @@ class DeadCode:
             slim = _slim(node, live)
             if slim is None:
                 continue
+            live -= _overwritten(slim) - given if isinstance(slim, ir.Kernel) else set()
             live.update(reads(slim))
             live |= bound & mentioned(slim) if bound else bound
             kept.append(slim)
@@ -54,6 +61,21 @@ def _slim(node: ir.Node, live: set[str]) -> ir.Node | None:
             return node if any(w in live for w in writes(node)) else None
         case ir.CopyBack():
             return node
+
+
+def _overwritten(kernel: ir.Kernel) -> set[str]:
+    """Buffers of which a kernel writes every element, at points that lie as memory does."""
+    size = {b.name: span(b.type) for b in kernel.buffers}
+    found: set[str] = set()
+    for phase in kernel.phases:
+        axes = (*kernel.axes, *phase.axes)
+        extents = tuple(a.extent for a in axes)
+        strides = contiguous_strides(extents)
+        place = sympy.Add(*(a.symbol * s for a, s in zip(axes, strides, strict=True)))
+        stores = [s for s in phase.body if isinstance(s, ir.Store) and s.mask is None]
+        whole = (s for s in stores if s.mode == "set" and same(s.index, place))
+        found |= {s.buffer for s in whole if same(product(extents), size[s.buffer])}
+    return found
 
 
 def drop_dead_statements(
