@@ -6,9 +6,8 @@ uses them only where they were measured to be faster."""
 
 from typing import TYPE_CHECKING
 
-from multikernel import RecordStore as Store
-from multikernel import imported_later
-from triton_rt import KernelParam as Param
+from multikernel import RecordStore, imported_later
+from triton_rt import KernelParam
 
 if TYPE_CHECKING:
     from gemm_templates.choice import Choice as Choice
@@ -63,6 +62,9 @@ if TYPE_CHECKING:
     from gemm_templates.registry import family_of as family_of
     from gemm_templates.registry import make_plan as make_plan
     from gemm_templates.registry import source as source
+
+Store = RecordStore
+Param = KernelParam
 
 #: Compile workers, which import a template only, start in a tenth of the time without torch; a
 #: compiler, which calls none of the products, does not register them as custom ops.
