@@ -1,31 +1,36 @@
 """Memory-bound work through `torch.compile`: eager, Inductor and compile_cli in one run.
 
-    python benchmarks/kernels.py [--only softmax norm] [--out kernels.json] [--processes 8]
-                                 [--tune max]
-    python benchmarks/kernels.py --cases block_cases
+    python benchmarks/kernels.py [--only softmax norm] [--out kernels.json] [--processes 14]
+    python benchmarks/kernels.py --cases odd_cases block_cases [--seconds 130] [--part 0/2]
+    python benchmarks/kernels.py --cases kernel_cases odd_cases --guesses
 
-Times are medians between CUDA events of calls whose host work is hidden behind a spinning kernel,
-after L2 was overwritten; the three interleaved, inputs changing. With `--whole` they are those of
-whole calls on an idle GPU. The bytes are those of inputs and results, each moved once, and the
-fraction is of what a copy in the same run moves. A case that fails or is wrong is a row that says
-so, and the exit code is 1.
+Processes compile the cases, which are shuffled, and take turns on the GPU: what is measured is
+measured alone. Times are medians between CUDA events of calls whose host work is hidden behind a
+spinning kernel, after L2 was overwritten; the three interleaved, inputs changing. With `--whole`
+they are those of whole calls on an idle GPU. The bytes are those of inputs and results, each moved
+once, and the fraction is of what a copy in the same run moves. A case that fails or is wrong is a
+row that says so, and the exit code is 1.
 
-`--tune` is our option of that name, off unless asked for: else all candidates of all kernels are
-compiled before the first row, which takes minutes. What was measured of the schedules of a row's
-kernels is printed below it, with the time of the guesses over that of the fastest, and at the end
-the share of rows where that is at most 1.05.
+`--tune` is our option of that name, off unless asked for. What was measured of the schedules of a
+row's kernels is printed below it, with the time of the guesses over that of the fastest, and at the
+end the share of rows where that is at most 1.05. With `--guesses` nothing else is measured, and
+matmuls are the vendor's.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import importlib
 import json
 import math
+import os
+import random
 import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -37,7 +42,7 @@ import torch.utils._pytree as pytree
 from kernel_cases import Case
 from torch import Tensor
 
-import gemm_templates
+import planner.schedules.tuning as schedules
 import tuning
 from compile_cli import pipeline
 from compile_cli.result import CompiledGraph
@@ -47,11 +52,11 @@ BACKENDS = ("inductor", "compile_cli")
 REPEATS = 11
 NEAR = 1.05  # a guess of schedules within this factor of the fastest is as good
 LONG = 300_000  # microseconds that the calls of one row and backend may take
-SPIN = 3_000_000  # cycles: longer than the host takes for a call with its gradient
+SPIN = 4_000_000  # cycles: longer than the host takes for a call with its gradient
 
 
 def too_long(*_: Any) -> None:
-    raise TimeoutError("did not compile in a minute")
+    raise TimeoutError("did not compile in 90 seconds")
 
 
 def callable_of(case: Case, run: Callable[..., Any]) -> Callable[..., Any]:
@@ -160,62 +165,140 @@ def wrong(want: Any, got: Any) -> str:
     return ""
 
 
-def bench(case: Case, rate: float, flush: Tensor, tune: str, spin: int) -> dict[str, Any]:
-    sets = [inputs(case) for _ in range(2)]
+def bench(case: Case, rate: float, turn: Turn, options: argparse.Namespace) -> dict[str, Any]:
+    with turn:
+        sets = [inputs(case) for _ in range(1 if options.guesses else 2)]
     calls = {"eager": callable_of(case, case.run)}
     row: dict[str, Any] = {"family": case.family, "name": case.name}
-    want = calls["eager"](*[x.clone() if "place" in case.name else x for x in sets[0]])
-    row["bytes"] = moved(sets[0], want) + (moved((), want) if case.grad else 0)
-    for backend in BACKENDS:
+    want = None
+    if not options.guesses:
+        with turn:
+            want = calls["eager"](*given(case, sets[0]))
+        row["bytes"] = moved(sets[0], want) + (moved((), want) if case.grad else 0)
+    for backend in BACKENDS[options.guesses :]:
         start = time.perf_counter()
-        signal.alarm(60)
+        signal.alarm(90)
         try:
-            call = compiled(case, backend, tune=tune)
-            got = call(*[x.clone() if "place" in case.name else x for x in sets[0]])
+            call = compiled(case, backend, tune=options.tune, jobs=1, **options.ours)
+            got = call(*given(case, sets[0]))
             torch.cuda.synchronize()
-            if "dropout" not in case.name and (text := wrong(want, got)):
+            if want is not None and "dropout" not in case.name and (text := wrong(want, got)):
                 row.setdefault("wrong", {})[backend] = text
             calls[backend] = call
         except Exception as error:  # a compiler's failure is a row
-            row.setdefault("failed", {})[backend] = str(error).splitlines()[0][:200]
+            text = (str(error).splitlines() or [repr(error)])[0]
+            row.setdefault("failed", {})[backend] = text[:200]
         signal.alarm(0)
+        turn.end()
         row[f"{backend}_s"] = time.perf_counter() - start
     row |= tuned()
     del want
+    if options.guesses:
+        return row
     times: dict[str, list[float]] = {name: [] for name in calls}
-    for repeat in range(REPEATS):
-        for name, call in calls.items():
-            if repeat > 2 and min(times[name]) * repeat > LONG:
-                continue  # the median of few calls tells as much of one that takes so long
-            args = sets[repeat % 2]
-            times[name].append(event_us(lambda c=call, a=args: c(*a), flush, spin))
+    with turn:
+        flush = torch.empty(256 << 20, dtype=torch.int8, device="cuda")
+        for repeat in range(REPEATS):
+            for name, call in calls.items():
+                if repeat > 2 and min(times[name]) * repeat > LONG:
+                    continue  # the median of few calls tells as much of one that takes so long
+                args = sets[repeat % 2]
+                spin = 0 if options.whole else SPIN
+                times[name].append(event_us(lambda c=call, a=args: c(*a), flush, spin))
+        del flush
     row |= {name: statistics.median(values) for name, values in times.items()}
     row["fraction"] = row["bytes"] / rate / row.get("compile_cli", math.inf)
     return row
 
 
-def warm(part: int, processes: int, cases: list[Case], tune: str) -> None:
-    """Compiles a part of the cases, so that caches are warm: compiling is not what is measured. All
-    candidates are compiled, and none is measured, while other processes use the GPU; what is
-    measured of matmuls and convolutions all the same is forgotten when the process ends."""
+def given(case: Case, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What may be written to is a copy."""
+    return tuple(x.clone() for x in args) if "place" in case.name else args
 
-    def refuse(*args: Any, **more: Any) -> tuning.Tuned:
-        raise tuning.errors.TuningError("other processes use the GPU")
 
-    def forget(store: gemm_templates.Store, key: str, record: dict[str, Any]) -> None:
-        store._memory[key] = record
+class Turn:
+    """One process at a time has the GPU: `with turn`, or from `begin` to `end`."""
 
-    tuning.autotune = refuse
-    gemm_templates.Store.put = forget  # type: ignore[method-assign]
-    tune = "off" if tune == "off" else "max"
-    for case in cases[part::processes]:
-        for backend in BACKENDS:
-            signal.alarm(60)
-            try:
-                compiled(case, backend, tune=tune, jobs=2)(*inputs(case))
-            except Exception as error:
-                print(backend, case.name, str(error).splitlines()[0][:100])
-            signal.alarm(0)
+    def __init__(self, path: Path) -> None:
+        self.file = path.open("w")
+        self.held = False
+
+    def begin(self) -> None:
+        if not self.held:
+            fcntl.flock(self.file, fcntl.LOCK_EX)
+            self.held = True
+
+    def end(self) -> None:
+        if self.held:
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+            self.held = False
+            fcntl.flock(self.file, fcntl.LOCK_UN)
+
+    def __enter__(self) -> None:
+        self.begin()
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+
+def measure_in_turns(turn: Turn) -> None:
+    """What a compilation times, configs of Inductor's or schedules of ours, has the GPU for itself,
+    its arguments included."""
+    from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+
+    def begins(first: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **more: Any) -> Any:
+            turn.begin()
+            return first(*args, **more)
+
+        return run
+
+    def ends(last: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **more: Any) -> Any:
+            with turn:
+                return last(*args, **more)
+
+        return run
+
+    schedules.arguments = begins(schedules.arguments)  # type: ignore[attr-defined]  # a module's
+    tuning.autotune = ends(tuning.autotune)
+    CachingAutotuner.autotune_to_one_config = ends(CachingAutotuner.autotune_to_one_config)
+
+
+def work(cases: list[Case], folder: Path, rate: float, options: argparse.Namespace) -> None:
+    """Measures cases that no other process has begun with, as long as there is time."""
+    signal.signal(signal.SIGALRM, too_long)
+    keep_graphs()
+    turn = Turn(folder / "turn")
+    measure_in_turns(turn)
+    for number, case in enumerate(cases):
+        if time.time() > options.end:
+            return
+        try:
+            (folder / f"case{number}").touch(exist_ok=False)
+        except FileExistsError:
+            continue
+        try:
+            row = bench(case, rate, turn, options)
+        except Exception as error:  # not even eager runs it
+            row = {"family": case.family, "name": case.name, "failed": {"eager": repr(error)[:200]}}
+            turn.end()
+        with (folder / "rows").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        print(line(row), flush=True)
+
+
+def line(row: dict[str, Any]) -> str:
+    text = "".join(f"{row.get(n, math.nan):9.1f}" for n in ("eager", *BACKENDS))
+    ours, peers = row.get("compile_cli"), [row[n] for n in ("eager", "inductor") if n in row]
+    ratio = min(peers) / ours if ours and peers else math.nan
+    notes = [f"{k} {row[k]}" for k in ("wrong", "failed") if k in row]
+    name, of_copy = f"{row['family']}: {row['name']}", row.get("fraction", math.nan)
+    text = f"{name:38}{text}{ratio:7.2f}{of_copy:8.2f} "
+    if "guess" in row:
+        notes += [f"\n    guess / fastest {row['guess']:.3f}", *row["schedules"]]
+    return text + "\n      ".join(notes)
 
 
 def chosen(cases: str, only: list[str]) -> list[Case]:
@@ -225,55 +308,53 @@ def chosen(cases: str, only: list[str]) -> list[Case]:
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--cases", default="kernel_cases", help="a module beside this one")
+    parser.add_argument("--cases", nargs="+", default=["kernel_cases"], help="modules beside this")
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--processes", type=int, default=8)
+    parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 2) - 2))
     parser.add_argument("--tune", choices=("auto", "off", "max"), default="off")
+    parser.add_argument("--guesses", action="store_true", help="of schedules alone; tune is max")
     parser.add_argument("--whole", action="store_true", help="the host's work is part of a time")
-    parser.add_argument("--warm", type=int)
+    parser.add_argument("--seconds", type=float, default=3600, help="no case is begun afterwards")
+    parser.add_argument("--part", default="0/1", help="which of several runs this one is")
+    parser.add_argument("--work", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    signal.signal(signal.SIGALRM, too_long)
-    keep_graphs()
-    cases = chosen(options.cases, options.only)
-    if options.warm is not None:
-        warm(options.warm, options.processes, cases, options.tune)
+    options.ours = {"gemm": "extern"} if options.guesses else {}
+    options.tune = "max" if options.guesses else options.tune
+    options.end = time.time() + options.seconds
+    cases = [c for module in options.cases for c in chosen(module, options.only)]
+    random.Random(0).shuffle(cases)
+    part, parts = map(int, options.part.split("/"))
+    cases = cases[part::parts]
+    if options.work:
+        work(cases, Path(options.work[0]), float(options.work[1]), options)
         return 0
-    command = [sys.executable, __file__, "--processes", str(options.processes), "--tune",
-               options.tune, "--cases", options.cases, "--only", *options.only]  # fmt: skip
-    parts = [subprocess.Popen([*command, "--warm", str(n)]) for n in range(options.processes)]
-    for part in parts:
-        part.wait()
-    flush = torch.empty(256 << 20, dtype=torch.int8, device="cuda")
-    rate = copy_rate(flush)
+    rate = copy_rate(torch.empty(256 << 20, dtype=torch.int8, device="cuda"))
+    torch.cuda.empty_cache()
     print(f"copy {rate / 1e6:.2f} TB/s, torch {torch.__version__}")
-    rows = []
-    print(f"{'':38}{'eager':>9}{'Inductor':>9}{'ours':>9}{'/best':>7}{'of copy':>8}")
-    for case in cases:
-        row = bench(case, rate, flush, options.tune, 0 if options.whole else SPIN)
-        torch.cuda.empty_cache()
-        rows.append(row)
-        ours, best = row.get("compile_cli"), min(row["eager"], row.get("inductor", math.inf))
-        text = "".join(f"{row.get(n, math.nan):9.1f}" for n in ("eager", *BACKENDS))
-        ratio = best / ours if ours else math.nan
-        note = " ".join(f"{k} {row[k]}" for k in ("wrong", "failed") if k in row)
-        print(f"{case.family + ': ' + case.name:38}{text}{ratio:7.2f}{row['fraction']:8.2f} {note}",
-              flush=True)  # fmt: skip
-        if "guess" in row:
-            print(f"    guess / fastest {row['guess']:.3f}", *row["schedules"], sep="\n      ")
-        if options.out:
-            options.out.write_text(json.dumps({"copy": rate, "rows": rows}, indent=1))
+    print(f"{'':38}{'eager':>9}{'Inductor':>9}{'ours':>9}{'/best':>7}{'of copy':>8}", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+        command = [sys.executable, *sys.argv, "--work", folder, str(rate)]
+        workers = [subprocess.Popen(command, env=environment) for _ in range(options.processes)]
+        for worker in workers:
+            worker.wait()
+        lines = (Path(folder) / "rows").read_text().splitlines()
+    rows = [json.loads(text) for text in lines]
+    if options.out:
+        options.out.write_text(json.dumps({"copy": rate, "rows": rows}, indent=1))
     both = [r for r in rows if "compile_cli" in r and "inductor" in r]
-    for peer in ("eager", "inductor"):
+    for peer in ("eager", "inductor") if both else ():
         ratios = [r[peer] / r["compile_cli"] for r in both]
         print(f"{peer} / ours: {statistics.geometric_mean(ratios):.3f} over {len(ratios)} rows,"
               f" {sum(x < 0.97 for x in ratios)} below 0.97")  # fmt: skip
+    if both:
+        print(f"of the copy: {statistics.geometric_mean(r['fraction'] for r in both):.3f}")
     guesses = [r["guess"] for r in rows if "guess" in r]
     if guesses:
         near = sum(g <= NEAR for g in guesses)
         print(f"guessed schedules within {NEAR - 1:.0%} of the fastest: {near} of {len(guesses)} "
               f"rows ({near / len(guesses):.0%})")  # fmt: skip
-    print(f"of the copy: {statistics.geometric_mean(r['fraction'] for r in both):.3f}")
     return int(any("failed" in r or "wrong" in r for r in rows))
 
 

@@ -16,7 +16,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 from torch._ops import OpOverload
 
-from aten_lowering.layouts import by_operands
+from aten_lowering.layouts import by_operands, laid_as_fake
 
 aten = torch.ops.aten
 COMPLEX: dict[OpOverload, Callable[..., Any]] = {}
@@ -42,7 +42,7 @@ def _of_pairs(*ops: OpOverload) -> Callable[[Callable[..., Any]], Callable[..., 
         def apply(*args: Any, **named: Any) -> Any:
             if not any(map(_is_complex, args)):
                 return NotImplemented
-            kind = torch.result_type(*args) if len(args) > 1 else args[0].dtype
+            kind = args[0].dtype if len(args) == 1 else torch.result_type(*args[:2])
             if kind not in _PARTS:
                 return NotImplemented
             found = rule(*(pair(x, _PARTS[kind]) for x in args), **named)
@@ -87,16 +87,23 @@ _of_pairs(aten.mul.Tensor, aten.mul.Scalar)(_product)
 
 def _scaled_sum(x: Pair, y: Pair, alpha: Any = 1) -> Pair:
     """Eager multiplies with alpha as a complex number, be it one: infinity times 0 is NaN."""
-    real, imaginary = _product(y, pair(alpha, torch.float64))
+    real, imaginary = _product(y, alpha if isinstance(alpha, tuple) else pair(alpha, torch.float64))
     return x[0] + real, x[1] + imaginary
 
 
-_of_pairs(aten.add.Tensor)(_scaled_sum)
-
-
-@_of_pairs(aten.sub.Tensor)
 def _difference(x: Pair, y: Pair, alpha: Any = 1) -> Pair:
-    return _scaled_sum(x, y, -alpha)
+    scale = alpha if isinstance(alpha, tuple) else pair(alpha, torch.float64)
+    return _scaled_sum(x, y, (-scale[0], -scale[1]))
+
+
+_of_pairs(aten.add.Tensor, aten.add.Scalar)(_scaled_sum)
+_of_pairs(aten.sub.Tensor, aten.sub.Scalar)(_difference)
+_of_pairs(aten.rsub.Tensor, aten.rsub.Scalar)(lambda x, y, a=1: _difference(y, x, a))
+
+
+@_of_pairs(aten.addcmul.default)
+def _plus_product(x: Pair, y: Pair, z: Pair, value: Any = 1) -> Pair:
+    return _scaled_sum(x, _product(y, z), value)
 
 
 def _quotient(x: Pair, y: Pair) -> Any:
@@ -278,7 +285,8 @@ _FUNCTIONS: dict[OpOverload, Callable[[Pair], Any]] = {
 }  # fmt: skip
 for _op, _rule in _FUNCTIONS.items():
     _of_pairs(_op)(_rule)
-_of_pairs(aten.div.Tensor)(_quotient)
+_of_pairs(aten.div.Tensor, aten.div.Scalar)(_quotient)
+_of_pairs(aten.addcdiv.default)(lambda x, y, z, value=1: _scaled_sum(x, _quotient(y, z), value))
 _of_pairs(aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar)(_power)
 _of_pairs(aten.tanh_backward.default)(lambda grad, y: _product(grad, _of_square(y)))
 _of_pairs(aten.sigmoid_backward.default)(
@@ -368,13 +376,17 @@ def _masked_fill(x: Tensor, mask: Tensor, value: Any) -> Any:
     return joined(*_selection(mask, pair(value, kind), pair(x, kind)))
 
 
-@_enter(aten.eq.Tensor, aten.eq.Scalar)
-def _eq(x: Tensor, y: Any) -> Any:
-    kind = torch.result_type(x, y)
-    if kind not in _PARTS:
-        return NotImplemented
-    both = [a == b for a, b in zip(pair(x, _PARTS[kind]), pair(y, _PARTS[kind]), strict=True)]
-    return by_operands(both[0] & both[1], x, y)
+def _is_not_zero(x: Pair) -> Tensor:
+    return (x[0] != 0) | (x[1] != 0)
+
+
+_of_pairs(aten.eq.Tensor, aten.eq.Scalar)(lambda x, y: (x[0] == y[0]) & (x[1] == y[1]))
+_of_pairs(aten.ne.Tensor, aten.ne.Scalar)(lambda x, y: (x[0] != y[0]) | (x[1] != y[1]))
+_of_pairs(aten.isnan.default)(lambda x: x[0].isnan() | x[1].isnan())
+_of_pairs(aten.logical_not.default)(lambda x: (x[0] == 0) & (x[1] == 0))
+_of_pairs(aten.logical_and.default)(lambda x, y: _is_not_zero(x) & _is_not_zero(y))
+_of_pairs(aten.logical_or.default)(lambda x, y: _is_not_zero(x) | _is_not_zero(y))
+_of_pairs(aten.logical_xor.default)(lambda x, y: _is_not_zero(x) ^ _is_not_zero(y))
 
 
 @_enter(aten.linalg_vector_norm.default)
@@ -458,12 +470,12 @@ def _by_parts(*ops: OpOverload) -> None:
         def apply(*args: Any, **named: Any) -> Any:
             tensors = [x for x in pytree.tree_leaves((args, named)) if isinstance(x, Tensor)]
             kinds = {x.dtype for x in tensors if x.is_floating_point() or x.is_complex()}
-            plain = all(x.is_contiguous() for x in tensors if x.is_complex())
+            whole = functools.reduce(torch.promote_types, kinds, torch.bool)
             moved = [x for x, name in zip(args, names, strict=False) if name not in _REAL]
             real = {id(x) for x in pytree.tree_leaves(moved)}
-            if len(kinds) != 1 or not kinds <= _PARTS.keys() or not plain or named.get("dtype"):
+            if whole not in _PARTS or named.get("dtype"):
                 return NotImplemented
-            kind = _PARTS[kinds.pop()]
+            kind = _PARTS[whole]
 
             def part(x: Any, which: int) -> Any:
                 if isinstance(x, Tensor) and x.is_complex():
@@ -479,7 +491,7 @@ def _by_parts(*ops: OpOverload) -> None:
                 ]
                 return op(*pytree.tree_map(lambda x: part(x, which), given), **named)
 
-            return joined(parts(0), parts(1))
+            return laid_as_fake(joined(parts(0), parts(1)), op, *args, **named)
 
         return apply
 
@@ -493,6 +505,13 @@ _by_parts(
     aten.flip.default, aten.index_select.default, aten.gather.default, aten.cat.default,
     aten.repeat.default, aten.tril.default, aten.triu.default, aten.constant_pad_nd.default,
     aten.index.Tensor, aten.select_scatter.default, aten.fill.Scalar, aten.full_like.default,
+    aten._unsafe_index.Tensor, aten.alias_copy.default, aten.diag_embed.default,
+    aten.diagonal_scatter.default, aten.as_strided_scatter.default,
+    aten.reflection_pad1d.default, aten.reflection_pad2d.default, aten.reflection_pad3d.default,
+    aten.replication_pad1d.default, aten.replication_pad2d.default, aten.replication_pad3d.default,
+    aten.reflection_pad1d_backward.default, aten.reflection_pad2d_backward.default,
+    aten.reflection_pad3d_backward.default, aten.replication_pad1d_backward.default,
+    aten.replication_pad2d_backward.default, aten.replication_pad3d_backward.default,
 )  # fmt: skip
 
 
@@ -511,6 +530,13 @@ def _new_zeros(x: Tensor, size: Sequence[Any], **more: Any) -> Any:
     if kind is None:
         return NotImplemented
     return torch.view_as_complex(x.new_zeros([*size, 2], dtype=kind, **more))
+
+
+@_enter(aten.zeros.default)
+def _zeros(size: Sequence[Any], *, dtype: Any = None, **more: Any) -> Any:
+    if dtype not in _PARTS:
+        return NotImplemented
+    return torch.view_as_complex(torch.zeros([*size, 2], dtype=_PARTS[dtype], **more))
 
 
 @_enter(aten.clone.default)

@@ -82,6 +82,13 @@ def by_operands(result: Tensor, *args: Any) -> Tensor:
     return result if _lies(result, strides) else _ordered(result, strides)
 
 
+def laid_as_fake(result: Tensor, op: OpOverload, *args: Any, **kwargs: Any) -> Tensor:
+    """As torch's fake tensors say of the operator."""
+    with disable_proxy_modes_tracing():
+        strides = op(*args, **kwargs).stride()
+    return result if _lies(result, strides) else _ordered(result, strides)
+
+
 def _lies(x: Tensor, strides: Sequence[int | torch.SymInt]) -> bool:
     """Whether the elements of `x` lie as these strides say. A dimension of size 1 may have any."""
     with disable_proxy_modes_tracing():
