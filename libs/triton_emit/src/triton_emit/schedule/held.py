@@ -13,6 +13,7 @@ from triton_emit.schedule.traits import (
     held_numbers,
     inner_bound,
     read_again,
+    row_bytes,
     row_loads,
     rows_read,
     walks,
@@ -51,14 +52,16 @@ def _persistent(
 ) -> Schedule:
     """Rows up to 1024 wide share a program, 32 elements a thread: what a row costs besides its
     elements is shared, and so is, by more of the shortest, what a program costs. Wider rows take
-    one program each, at 16 elements a thread: two 16-byte vectors of bf16 in flight from each
-    operand, and few warps to join at the end of a reduction. Rows past 256 elements of which more
+    one program each, at 16 elements a thread, two 16-byte vectors of bf16 in flight from each
+    operand, or by 8 warps: few to join at the end of a reduction (losses of soft targets of 8192 in
+    bf16 on an H100: 213 us, 235 of 16). Rows past 256 elements of which more
     is moved than read for one number have a warp for themselves, which joins nothing (on an H100,
     layer norm of 144000 x 320 of bf16: 69 us, 79 of two warps with four rows; gradients of cosines
-    of 65536 x 768: 142 us, 152 of two warps), those of wider elements 16 elements a thread.
+    of 90000 x 500: 142 us, 152 of two warps), those of wider elements, or over 512, two (gradient
+    of a masked softmax with dropout: 424 us, 583 of one).
     applies: something is stored for each element; kept: rows that are read."""
     if ROW < rblock <= 1024 and (applies or kept > 1) and rows >= 4 * MULTIPROCESSORS:
-        each = 512 if wide else 1024  # elements of a warp
+        each = 512 if wide or rblock > 512 else 1024  # elements of a warp
         xblock, warps = max(1, each // rblock), max(1, rblock // each)
         return Schedule("persistent", xblock, rblock, warps, index_bits=bits)
     if rblock <= 1024:
@@ -66,17 +69,20 @@ def _persistent(
         xblock = max(1, min(max(64, 1024 // rblock), tile // rblock))
         while xblock > 1 and rows < 4 * MULTIPROCESSORS * xblock:
             xblock //= 2
-        warps = max(1, xblock * rblock // (1024 if xblock > 1 else 512))
+        warps = max(1, xblock * rblock // (1024 if xblock > 1 and rblock != 64 else 512))
         return Schedule("persistent", xblock, rblock, warps, index_bits=bits)
-    most = 16 if rblock <= HELD_ROW else 32
+    most = 32 if rblock > HELD_ROW else 8 if kept <= 3 else 16
     return Schedule("persistent", 1, rblock, min(most, rblock // 512), index_bits=bits)
 
 
 def together(kernel: Kernel, share: int, bits: Literal[32, 64]) -> Schedule:
-    """Of a row that `share` programs hold, at most 32 numbers of it a thread."""
+    """Of a row that `share` programs hold, at most 64 numbers of it a thread, 32 of bytes (on an
+    H100, logarithms of probabilities of 128256 in 213 us, 247 of 32 a thread, cosines of 32768 in
+    940 and 1234; 499500 bytes in 124, 142 of 64)."""
     piece = piece_of(int(inner_bound(kernel) or 1), share)
     rblock = next_power_of_two(piece)
-    warps = max(1, rblock * next_power_of_two(held_numbers(kernel)) // (32 * LANES))
+    each = 32 if row_bytes(kernel) == 1 else 64
+    warps = max(1, rblock * next_power_of_two(held_numbers(kernel)) // (each * LANES))
     return Schedule("persistent", 1, rblock, min(32, warps), index_bits=bits, share=share)
 
 

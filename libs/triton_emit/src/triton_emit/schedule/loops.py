@@ -49,13 +49,16 @@ def looped(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]) -> Sche
         warps *= 2
     while warps < 32 and MULTIPROCESSORS * (WARPS // warps) * again > 2 * L2_BYTES // 3:
         warps *= 2
-    rblock = min((256 if pairs else 512) * warps, next_power_of_two(width))
+    phases = [p for p in kernel.phases if p.axes]
+    applies = any(isinstance(s, Store) for p in phases for s in p.body)
+    if again and applies and width > 2 * HELD_ROW:
+        warps = 32
+    each = 256 if pairs or (warps == 32 and not again) else 512
+    rblock = min(each * warps, next_power_of_two(width))
     if again and rows >= 2 * MULTIPROCESSORS:
         least = max(2048, 128 * warps)
         while rblock > least and 10 * -(-width // rblock) * rblock > 11 * width:
             rblock //= 2
-    phases = [p for p in kernel.phases if p.axes]
-    applies = any(isinstance(s, Store) for p in phases for s in p.body)
     if warps <= 8 and not (pairs or again or applies):
         loads = {s: p.axes for p in phases for s in p.body if isinstance(s, Load)}
         if warps == 4 or len(loads) > 1 or any(access(kernel, *s) == 1 for s in loads.items()):
@@ -69,7 +72,11 @@ def looped(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]) -> Sche
             if piece := _piece(kernel):
                 rblock, warps = piece, piece // 256
     most = max(4, rblock // (128 if again and width > HELD_ROW else 256))
-    return Schedule("looped", 1, rblock, min(warps, most), index_bits=bits)
+    warps = min(warps, most)
+    scanning = any(isinstance(s, Scan) for s in statements(kernel))
+    if warps == 8 and rblock >= 2048 and not (again or scanning):
+        warps = 16
+    return Schedule("looped", 1, rblock, warps, index_bits=bits)
 
 
 def read_twice(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]) -> Schedule | None:
