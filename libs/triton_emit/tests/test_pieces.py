@@ -100,7 +100,7 @@ kernel two(
           "      k = sub(a, j) : f32\n      l = mul(e, k) : f32",
           "= h": "= l"}, Schedule("persistent", 1, 4096, 16)),
         ({"WIDTH": "3000"}, Schedule("persistent", 1, 2048, 4)),
-        ({"WIDTH": "7168"}, Schedule("persistent", 1, 8192, 16)),
+        ({"WIDTH": "7168"}, Schedule("persistent", 1, 8192, 8)),
         ({"WIDTH": "1536"}, Schedule("persistent", 1, 2048, 4)),
         ({"b = load g[i0*WIDTH + r0]": "b = const 2.0"}, Schedule("persistent", 1, 4096, 8)),
     ],

@@ -71,7 +71,7 @@ N = sympy.Integer
         (row_sum(N(16384), N(64)), {}, Schedule("persistent", 16, 64, 1)),
         (row_sum(N(64), N(64)), {}, Schedule("persistent", 1, 64, 1)),
         (row_sum(N(16384), N(32768)), {}, Schedule("looped", 1, 4096, 16)),
-        (row_sum(N(256), N(32768)), {}, Schedule("looped", 1, 16384, 32)),
+        (row_sum(N(256), N(32768)), {}, Schedule("looped", 1, 8192, 32)),
         (row_sum(N(512), S1, Symbol("s1", 1, 1024, 700)), {"s1": 700},
          Schedule("persistent", 1, 1024, 2)),
         (row_sum(N(512), S1, Symbol("s1", 1, 8192, 100)), {"s1": 100},

@@ -69,7 +69,8 @@ def _persistent(
         xblock = max(1, min(max(64, 1024 // rblock), tile // rblock))
         while xblock > 1 and rows < 4 * MULTIPROCESSORS * xblock:
             xblock //= 2
-        warps = max(1, xblock * rblock // (1024 if xblock > 1 and rblock != 64 else 512))
+        each = 512 if xblock == 1 or xblock == rblock == 64 else 1024
+        warps = max(1, xblock * rblock // each)
         return Schedule("persistent", xblock, rblock, warps, index_bits=bits)
     most = 32 if rblock > HELD_ROW else 8 if kept <= 3 else 16
     return Schedule("persistent", 1, rblock, min(most, rblock // 512), index_bits=bits)
@@ -119,7 +120,7 @@ def cut_rows(kernel: Kernel, schedule: Schedule) -> Schedule | None:
     row = row_of_pieces(kernel)
     if schedule.rblock < _LEAST_CUT or not 0 < 5 * row <= 4 * schedule.rblock:
         return None
-    warps = schedule.num_warps // 2
+    warps = max(schedule.num_warps // 2, schedule.rblock // 1024)
     if not walks(kernel) and held_numbers(kernel) * row > _MOST_NUMBERS * LANES * warps:
         warps *= 2
     return replace(schedule, rblock=schedule.rblock // 2, num_warps=warps)

@@ -36,10 +36,13 @@ def looped(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]) -> Sche
     """Few warps for what is read once: programs enough wait for memory. More where rows are few or
     long, and where rows of all programs that run at once would not stay in L2 until they are read
     again. 16 elements a thread; 8 where two numbers are kept for each, and of what is read once and
-    not stored, if that is no one tensor in vectors that few programs share: they leave registers
-    for programs to run beside one another (three sums of 64 x 4 x 147456 of f32 on an H200: 113 us,
-    128 with 16). Fewer of rows that are read again and would leave much of their last chunk empty
-    (softmax of 8192 x 10000 of bf16: 90 us, 99 in chunks of 4096, 140 in chunks of 8192)."""
+    not stored (half of that again of 2048 elements and more in a line: a masked loss of f32 on an
+    H100 117 us, 140 of 8 warps), if that is no one tensor in vectors that few programs share: they
+    leave registers for programs to run beside one another (three sums of 64 x 4 x 147456 of f32 on
+    an H200: 113 us, 128 with 16). Fewer of rows that are read again and would leave much of their
+    last chunk empty (softmax of 8192 x 10000 of bf16: 90 us, 99 in chunks of 4096, 140 in chunks of
+    8192). 32 warps for what applies rows past 16384 elements (of 3000 x 33000 of bf16 on an H100:
+    147 us, 181)."""
     again = read_again(kernel) * width
     pairs = any(isinstance(s, Reduce | Scan) and s.op in PAIRS[type(s)] for s in statements(kernel))
     warps = 4 if not again else 8 if width <= HELD_ROW else 16
@@ -74,7 +77,8 @@ def looped(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]) -> Sche
     most = max(4, rblock // (128 if again and width > HELD_ROW else 256))
     warps = min(warps, most)
     scanning = any(isinstance(s, Scan) for s in statements(kernel))
-    if warps == 8 and rblock >= 2048 and not (again or scanning):
+    lines = all(len(p.axes) == 1 for p in phases)
+    if warps == 8 and rblock >= 2048 and lines and not (again or scanning):
         warps = 16
     return Schedule("looped", 1, rblock, warps, index_bits=bits)
 
