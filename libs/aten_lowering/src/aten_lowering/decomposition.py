@@ -10,7 +10,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
 from aten_lowering.antialias import ANTIALIAS
-from aten_lowering.complexes import COMPLEX
+from aten_lowering.complex_functions import COMPLEX
 from aten_lowering.extern import by_design
 from aten_lowering.foreach import FOREACH
 from aten_lowering.layouts import OPERANDS, laid_out
