@@ -69,6 +69,14 @@ def as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (tuple, list)) else [value]
 
 
+def test_a_list_is_emptied() -> None:
+    graphed = GraphedCallable(lambda x, w: x @ w, recorder=Recorder())
+    x, w = torch.randn(3, 4), torch.randn(4, 4)
+    for _ in range(4):
+        args = [x, w]
+        assert torch.equal(graphed.boxed(args), x @ w) and args == []
+
+
 def test_what_stays_is_in_place_and_what_moves_is_copied() -> None:
     recorder = Recorder()
     graphed = GraphedCallable(lambda x, w: x @ w, recorder=recorder)

@@ -457,6 +457,7 @@ def test_same_tensors(native_launcher: bool, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(native, "extension", lambda: None)
     x, w = torch.zeros(2, 3), torch.nn.Parameter(torch.zeros(3, 2).t())
     same, placed = same_tensors([x, w]), same_tensors([x, w], [1])
+    assert same([x, w]) and placed([x, w]) and not same([w, x])
     assert type(same).__name__ == ("Same" if native_launcher else "function")
     assert same((torch.ones(2, 3), w.detach())) and placed((torch.ones(2, 3), w.detach()))
     assert same((x, w.clone().t().contiguous().t())) and not placed((x, w.clone()))

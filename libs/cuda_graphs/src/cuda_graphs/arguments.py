@@ -101,16 +101,16 @@ def why_unusable(outputs: Any, statics: Sequence[Any]) -> str:
 
 def same_tensors(
     tensors: Sequence[torch.Tensor], places: Sequence[int]
-) -> Callable[[tuple[Any, ...]], bool]:
-    """A function of a tuple: whether it has as many tensors, with the element types, devices, sizes
-    and strides of these, and at `places` (positions) the same addresses."""
+) -> Callable[[Sequence[Any]], bool]:
+    """A function of a tuple or list: whether it has as many tensors, with the element types,
+    devices, sizes and strides of these, and at `places` (positions) the same addresses."""
 
     def layouts(args: Sequence[Any]) -> list[Any]:
         return [(a.dtype, a.device, a.shape, a.stride()) for a in args]
 
     known, addresses = layouts(tensors), [tensors[i].data_ptr() for i in places]
 
-    def same(args: tuple[Any, ...]) -> bool:
+    def same(args: Sequence[Any]) -> bool:
         alike = all(isinstance(a, torch.Tensor) for a in args) and layouts(args) == known
         return alike and [args[i].data_ptr() for i in places] == addresses
 

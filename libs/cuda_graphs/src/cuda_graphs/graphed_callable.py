@@ -81,6 +81,16 @@ class GraphedCallable:
 
     def __call__(self, *args: Any) -> Any:
         """One call. Raises what `fn` does, and `GraphError` for arguments against the buckets."""
+        return self._call(args)
+
+    def boxed(self, args: list[Any]) -> Any:
+        """The results for a list, which is emptied."""
+        try:
+            return self._call(args)
+        finally:
+            args.clear()
+
+    def _call(self, args: Sequence[Any]) -> Any:
         with self.pool.lock:
             held = bool(self.lending.positions) and self.lending.loans.held()
             for slot in () if held else reversed(self._known):

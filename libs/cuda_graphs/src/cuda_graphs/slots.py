@@ -12,7 +12,7 @@ from cuda_graphs.arguments import global_state
 from cuda_graphs.graph_pool import Recording
 from cuda_graphs.results import Results
 
-SameTensors = Callable[[Sequence[torch.Tensor], Sequence[int]], Callable[[tuple[Any, ...]], bool]]
+SameTensors = Callable[[Sequence[torch.Tensor], Sequence[int]], Callable[[Sequence[Any]], bool]]
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Again:
     tensors of the same layouts, those captured in place where they were, and equal values. tensors:
     their positions. moved: positions of what is copied into `buffers`."""
 
-    like: Callable[[tuple[Any, ...]], bool]
+    like: Callable[[Sequence[Any]], bool]
     state: tuple[Any, ...]
     tensors: list[int]
     values: list[tuple[int, Any]]
@@ -42,7 +42,7 @@ class Again:
         buffers = [slot.statics[i] for i in moved]
         return cls(like, global_state(), tensors, values, buffers, moved)
 
-    def fits(self, args: tuple[Any, ...]) -> bool:
+    def fits(self, args: Sequence[Any]) -> bool:
         """Whether nothing else is to be done for these arguments."""
         if self.state != global_state():
             return False
@@ -51,7 +51,7 @@ class Again:
                 return False
             if any(type(args[i]) is not type(v) or args[i] != v for i, v in self.values):
                 return False
-            args = tuple([args[i] for i in self.tensors])
+            args = [args[i] for i in self.tensors]
         return self.like(args)
 
 

@@ -30,10 +30,13 @@ static int same_as(const Known *known, PyObject *object) {
 
 static PyObject *same_call(Same *self, PyObject *args, PyObject *kwargs) {
     PyObject *others;
-    if (!PyArg_ParseTuple(args, "O!", &PyTuple_Type, &others)) return NULL;
-    if (PyTuple_GET_SIZE(others) != self->count) Py_RETURN_FALSE;
+    if (!PyArg_ParseTuple(args, "O", &others)) return NULL;
+    if (!PyTuple_Check(others) && !PyList_Check(others))
+        return PyErr_Format(PyExc_TypeError, "expected a tuple or a list");
+    if (PySequence_Fast_GET_SIZE(others) != self->count) Py_RETURN_FALSE;
+    PyObject **items = PySequence_Fast_ITEMS(others);
     for (Py_ssize_t i = 0; i < self->count; i++)
-        if (!same_as(self->known + i, PyTuple_GET_ITEM(others, i))) Py_RETURN_FALSE;
+        if (!same_as(self->known + i, items[i])) Py_RETURN_FALSE;
     Py_RETURN_TRUE;
 }
 

@@ -12,11 +12,11 @@ from triton_rt.launch import native
 
 def same_tensors(
     tensors: Sequence[torch.Tensor], places: Sequence[int] = ()
-) -> Callable[[tuple[Any, ...]], bool]:
-    """A function of a tuple: whether it has as many tensors, with the element types, devices, sizes
-    and strides of these, and at `places` (positions) the same addresses. It keeps none of them.
-    With the native launcher one call of C does it, in 0.02 us a tensor, which says no of tensors
-    that are of a class of their own where these were not.
+) -> Callable[[Sequence[Any]], bool]:
+    """A function of a tuple or list: whether it has as many tensors, with the element types,
+    devices, sizes and strides of these, and at `places` (positions) the same addresses. It keeps
+    none of them. With the native launcher one call of C does it, in 0.02 us a tensor, which says no
+    of tensors that are of a class of their own where these were not.
 
     >>> same = same_tensors([torch.ones(2, 3)])
     >>> same((torch.zeros(2, 3),)), same((torch.zeros(3, 2).t(),))
@@ -25,7 +25,7 @@ def same_tensors(
     module = native.extension()
     if module is not None:
         try:
-            found: Callable[[tuple[Any, ...]], bool] = module.Same(tuple(tensors), tuple(places))
+            found: Callable[[Sequence[Any]], bool] = module.Same(tuple(tensors), tuple(places))
         except TypeError:
             pass  # one is of a class of its own, or torch's C functions are not to be trusted
         else:
@@ -33,7 +33,7 @@ def same_tensors(
     known = [_layout(t) for t in tensors]
     addresses = [(i, tensors[i].data_ptr()) for i in places]
 
-    def same(others: tuple[Any, ...]) -> bool:
+    def same(others: Sequence[Any]) -> bool:
         if not all(isinstance(t, torch.Tensor) for t in others):
             return False
         alike = known == [_layout(t) for t in others]
