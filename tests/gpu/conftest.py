@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from planner.matmul import ladder
 from triton_rt import CompilePool
 
 CORES = len(os.sched_getaffinity(0))
@@ -46,3 +47,9 @@ def own_cache(own_cache: Path, cache_of_run: Path) -> Path:
     kernels.mkdir(mode=0o700, parents=True, exist_ok=True)
     (own_cache / "kernels").symlink_to(kernels)
     return own_cache
+
+
+@pytest.fixture
+def few_rungs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Matmuls of a dynamic number of rows are decided at a few of them."""
+    monkeypatch.setattr(ladder, "LADDER", (1, 16, 128, 1024))

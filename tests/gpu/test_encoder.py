@@ -75,6 +75,7 @@ def test_one_compilation_serves_every_batch(
         check(model, compiled, inputs(batch))
 
 
+@pytest.mark.usefixtures("few_rungs")
 def test_templates_serve_every_batch(model: Any, options: dict[str, Any]) -> None:
     settings = {**options, "gemm": "template"}
     compiled = compile_cli.compile(model, inputs(2), dynamic={0: {0}, 1: {0}}, options=settings)

@@ -210,6 +210,7 @@ class Layer(nn.Module):
         return F.gelu(self.up(x)) @ self.down
 
 
+@pytest.mark.usefixtures("few_rungs")
 @pytest.mark.parametrize("template", ["gluon", "tma"])
 @pytest.mark.parametrize("emit", ["fx", "cpp", "hop"])
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])

@@ -143,6 +143,7 @@ def test_tiles_that_programs_share(
         assert torch.equal(compiled(x), out)
 
 
+@pytest.mark.usefixtures("few_rungs")
 @pytest.mark.parametrize("emit", ["fx", "hop", "cpp"])
 @torch.no_grad()
 def test_a_dynamic_batch(
