@@ -412,3 +412,25 @@ def test_parts_in_turns_that_read_the_same_are_not_stored_apart(programs: list[P
     found, wanted = (torch.autograd.grad(y, (x, c, s), seed) for y in (got, want))
     torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-2)
     assert [sum(isinstance(op, Allocate) for op in p.ops) for p in programs] == [1, 3]
+
+
+def modulated(x: Tensor, m: Tensor) -> Tensor:
+    scale, shift, gate = m[:, None].chunk(3, -1)
+    return x + gate * (F.layer_norm(x, x.shape[-1:]) * (1 + scale) + shift)
+
+
+@pytest.mark.parametrize(
+    ("run", "sizes"),
+    [
+        (modulated, ((3, 5, 16), (3, 48))),
+        (lambda x, y: (x[:, ::2] + y).relu(), ((6, 9), (6, 5))),
+        (lambda x, y: F.max_pool2d(x, 2, 2) * y, ((2, 3, 12, 14), (2, 3, 6, 7))),
+    ],
+)
+def test_sizes_that_guards_say_are_equal(
+    run: Any, sizes: tuple[tuple[int, ...], ...], programs: list[Program]
+) -> None:
+    args = [torch.randn(size) for size in sizes]
+    compiled = torch.compile(run, backend="compile_cli", dynamic=True)
+    torch.testing.assert_close(compiled(*args), run(*args))
+    assert kernels(programs[-1]) == 1

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from torch import fx
 
 from aten_lowering.associative_scans import associative_scans
+from aten_lowering.equal_sizes import equal_sizes
 from aten_lowering.layers import fold
 from aten_lowering.lower_nodes import Lowerer, Stuck
 from aten_lowering.lowered import Lowered
@@ -55,6 +56,7 @@ def lower_with_report(
         graph.output(graph.graph_copy(gm.graph, {}))
     settle_sizes(graph)
     settle_slices(graph)
+    equal_sizes(graph)
     forget_blocks(graph)
     associative_scans(gm, graph)
     host_constants(gm, graph)

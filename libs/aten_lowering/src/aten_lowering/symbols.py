@@ -94,12 +94,12 @@ def settle_sizes(graph: fx.Graph) -> None:
     its host program says so."""
     given: set[Any] = set()
     for node in graph.find_nodes(op="placeholder"):
-        for n in _sizes(node.meta.get("val")):
+        for n in sizes_of(node.meta.get("val")):
             given |= n.node.expr.free_symbols
 
     def loose(value: Any) -> bool:
-        free = {s for n in _sizes(value) for s in n.node.expr.free_symbols}
-        return bool(free) and not free & given and all(n.node.has_hint() for n in _sizes(value))
+        free = {s for n in sizes_of(value) for s in n.node.expr.free_symbols}
+        return bool(free) and not free & given and all(n.node.has_hint() for n in sizes_of(value))
 
     for node in graph.nodes:
         if node.op in ("placeholder", "output"):
@@ -177,7 +177,7 @@ def sizes_without_origin(nodes: Sequence[fx.Node]) -> dict[fx.Node, SizeOfData]:
 
 def unbacked(value: Any) -> set[Any]:
     """The symbols of a value that have no hint."""
-    symbolic = [value] if isinstance(value, torch.SymBool) else _sizes(value)
+    symbolic = [value] if isinstance(value, torch.SymBool) else sizes_of(value)
     return {s for n in symbolic for s in n.node.expr.free_symbols if is_unbacked(s)}
 
 
@@ -185,13 +185,13 @@ def shape_envs(gm: fx.GraphModule) -> list[ShapeEnv]:
     """The ShapeEnvs that the sizes of a graph's values belong to."""
     envs: list[ShapeEnv] = []
     for node in gm.graph.nodes:
-        for n in _sizes(node.meta.get("val")):
+        for n in sizes_of(node.meta.get("val")):
             if not any(e is n.node.shape_env for e in envs):
                 envs.append(n.node.shape_env)
     return envs
 
 
-def _sizes(value: Any) -> list[torch.SymInt]:
+def sizes_of(value: Any) -> list[torch.SymInt]:
     """The symbolic ones of a value: itself, or a tensor's sizes, strides and offset."""
     found: tuple[Any, ...] = ()
     if isinstance(value, torch.SymInt):
