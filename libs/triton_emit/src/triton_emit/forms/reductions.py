@@ -83,7 +83,7 @@ def fold(writer: RowWriter, call: str, axes: frozenset[str]) -> str:
     """`call` with `{axis}` filled in, one value a row; rows keep their column shape. What is the
     same in all rows is a scalar."""
     if writer.by_row:
-        return call.format(axis=0 if writer.turned == 1 else None)
+        return call.format(axis=None if writer.turned > 1 or writer.plane else 0)
     if not axes:
         return call.format(axis=None)
     return call.format(axis=1) + "[:, None]"

@@ -19,15 +19,17 @@ from loop_ir import (
     reduces_columns,
 )
 from loop_ir.ir import statements
-from symexpr import bounds
+from symexpr import bounds, symbol
 from triton_emit.forms.kernel import KernelWriter, ceiling_division
 from triton_emit.schedule import (
     INT32_MAX,
     Schedule,
     fills_less,
     next_power_of_two,
+    plane_of_row,
     shares_factors,
     shares_rows,
+    walks,
 )
 from triton_emit.tiles import Tile, divides
 from triton_emit.vectors import access
@@ -43,6 +45,7 @@ class RowWriter(KernelWriter):
     """by_row: one row a program; rows are scalars and a tile has one dimension.
     apart: a program has rows or columns of one place of the outer axes.
     turned: how many elements a vector has where a row's are in reverse order; else 1.
+    plane: the sizes of a row that is a tile of two dimensions (`plane_of_row`).
     looped: rows are done chunk by chunk. shares: each by a program of its own.
     piece: how many elements a program has of its row, as text; "": all.
     carries: by scan, what a loop carries from chunk to chunk.
@@ -62,6 +65,8 @@ class RowWriter(KernelWriter):
         self.apart |= schedule.xblock > 1 and many and shares_rows(kernel)
         self.ops.columns = not self.by_row
         self.turned = self._turned()
+        whole = self.by_row and schedule.kind == "persistent" and schedule.share == 1
+        self.plane = plane_of_row(kernel) if whole and not walks(kernel) else ()
         self.carries: dict[Scan, str] = {}
         self.before: list[str] = []
         self.dimensions = ("r",) if self.by_row else ("x", "r")
@@ -126,6 +131,11 @@ class RowWriter(KernelWriter):
         if name not in dict(self.constants):
             self.constants.append((name, block))
         self.shapes[tile.key] = name
+        for k in range(len(self.plane)):
+            along = f"tl.arange(0, {self.plane[k]}){'[None, :]' if k else '[:, None]'}"
+            tile.definitions[f"r{k}"] = f"tl.broadcast_to({along}, {list(self.plane)})"
+            tile.extents[symbol(f"r{k}")] = sympy.Integer(self.plane[k])
+            self.lines.head.append(f"r{k} = {tile.definitions[f'r{k}']}")
         return tile
 
     def padded(self, axes: tuple[Axis, ...], body: Sequence[Stmt]) -> tuple[Axis, ...]:
@@ -171,6 +181,8 @@ class RowWriter(KernelWriter):
         """The places of an inner tile. One that is scanned from its end has its vectors in reverse
         order: Triton would turn every element around, by ten shuffles."""
         v = self.turned
+        if self.plane:
+            return f"r0 * {self.plane[1]} + r1"
         if v == 1:
             return f"tl.arange(0, {block}){'' if self.by_row else '[None, :]'}"
         last = f"({block} // {v} - 1 - tl.arange(0, {block} // {v}))"
@@ -197,6 +209,8 @@ class RowWriter(KernelWriter):
 
     def shape(self, axes: frozenset[str]) -> str:
         """The tile over `axes`, with a dimension more where it is turned or stepped."""
+        if self.plane and any(a.startswith("r") for a in axes):
+            return str(list(self.plane))
         if self.turned > 1 and any(a.startswith("r") for a in axes):
             (block,) = (self.shapes[a] for a in self.shapes if a.startswith("r"))
             return f"[{block} // {self.turned}, {self.turned}]"

@@ -21,6 +21,7 @@ from triton_emit.schedule.traits import (
     can_loop,
     inner_bound,
     inner_spaces,
+    plane_of_row,
     row_bytes,
     shares_rows,
     streams,

@@ -31,6 +31,7 @@ from triton_emit.schedule.traits import (
     can_loop,
     inner_bound,
     inner_extents,
+    plane_of_row,
     rows_read,
     shares_rows,
     walks,
@@ -56,6 +57,8 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
     # a dynamic row far narrower than its bound would waste most of a persistent tile
     snug = bound is not None and bound <= 4 * widest
     columns = reduces_columns(kernel)
+    if plane_of_row(kernel):
+        return Schedule("persistent", 1, rblock, max(1, min(16, rblock // 1024)), index_bits=bits)
     if walks(kernel):
         return walking(kernel, rblock, bits)
     if shares_scans(kernel, hints):
