@@ -41,8 +41,8 @@ _FEW = 4
 # are drawn again, too (NVIDIA H100, layer norms of dropout and their gradients of 65536 x 3072 in
 # bf16: 1149 us, where masks are stored and read 1398; in f32, 2334 and 2396).
 _AGAIN = """
-_log_softmax _softmax _unsafe_index amin constant_pad_nd flip index_select prod repeat roll scatter
-select_scatter slice_scatter tril ones_like new_ones new_full
+_log_softmax _softmax _unsafe_index amin cat constant_pad_nd flip index_select prod repeat roll
+scatter select_scatter slice_scatter tril ones_like new_ones new_full
 reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
 replication_pad3d upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d
 _upsample_nearest_exact2d _upsample_nearest_exact3d
@@ -56,6 +56,10 @@ native_layer_norm_backward native_group_norm native_group_norm_backward native_d
 _unsafe_index_put _unsafe_masked_index_put_accumulate index_put index_reduce scatter_add
 scatter_reduce linalg_vector_norm
 """
+
+# What they give is elements of their operands, as those are.
+_MOVES = "cat clone constant_pad_nd flip repeat"
+_MOVED = {getattr(aten, name) for name in _MOVES.split()}
 
 # Operators that draw from a state that is given, and where the operator is that draws.
 _REPEATS = {rng_prims.run_with_rng_state: 1, rng_prims.graphsafe_run_with_rng_state: 0}
@@ -164,16 +168,19 @@ def _tell_draws(graph: torch.fx.Graph) -> None:
 
 
 def _alike(node: torch.fx.Node) -> bool:
-    """Pointwise from what is kept, or sums of so few that kernels write them out, in 32 bits or
-    more; or rounded to fewer by one operator."""
+    """Pointwise from what is kept, moved, or sums of so few that kernels write them out, in 32 bits
+    or more; or rounded to fewer by one operator."""
     operators = _operators()
     left, seen = [node], {node}
     while left:
         made = left.pop()
         if not operators.is_recomputable(made):
             continue
-        pointwise = isinstance(made.target, OpOverload) and torch.Tag.pointwise in made.target.tags
-        if not (pointwise or _sums_few(made)):
+        operator = made.target if isinstance(made.target, OpOverload) else None
+        alike = operator and (
+            torch.Tag.pointwise in operator.tags or operator.overloadpacket in _MOVED
+        )
+        if not (alike or _sums_few(made)):
             return False
         operands = [_viewed(n) for n in made.all_input_nodes]
         kept = not any(map(operators.is_recomputable, operands))

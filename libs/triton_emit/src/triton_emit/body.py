@@ -97,8 +97,10 @@ class Writer:
         self.kernel = kernel
         self.bits = bits
         self.params = Params(kernel)
+        inner = any(p.axes for p in kernel.phases)
+        quotients = sum(isinstance(s, Compute) and s.op == "div" for s in statements(kernel))
         self.ops = ScalarOps(
-            kernel.name, frozenset("ox" if any(p.axes for p in kernel.phases) else "y")
+            kernel.name, frozenset("ox" if inner else "y"), quotients > (0 if inner else 1)
         )
         self.namer = Namer()
         self.ranges = dict(ranges_of(kernel))

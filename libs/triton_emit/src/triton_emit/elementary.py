@@ -110,9 +110,32 @@ def erf_f32(x):
 def erf_fine_f32(x):
     return tl.where(tl.abs(x) < 1e-4, x * 1.1283791670955126, tl.erf(x))
 
-# near zero the sine is its argument, subnormal ones too, which tl.sin flushes to zero
+# 2 ulp; sines and cosines of the same share what is left of whole quarter turns
 def sin_f32(x):
-    return tl.where(tl.abs(x) < 1e-4, x, tl.sin(x))
+    return sine_f32(x, 0)
+
+def cos_f32(x):
+    return sine_f32(x, 1)
+
+# the sine a quarter turn on or none: quarter turns are taken off in 64 bits, which are enough
+# up to 1e12; tl.sin branches for each element from 1e5 on, and takes subnormal numbers for zero
+def sine_f32(x, MORE: tl.constexpr):
+    d = x.to(tl.float64)
+    t = tl.fma(d, 0.63661977236758134, 6755399441055744.0)
+    n = t - 6755399441055744.0
+    r = tl.fma(n, -6.123233995736766e-17, tl.fma(n, -1.5707963267948966, d)).to(tl.float32)
+    z = r * r
+    s = tl.fma(tl.fma(z, -1.9515295891e-4, 8.3321608736e-3), z, -1.6666654611e-1)
+    s = tl.where(r == 0.0, r, tl.fma(s, r * z, r))
+    c = tl.fma(z, 2.443315711809948e-5, -1.388731625493765e-3)
+    c = tl.fma(tl.fma(tl.fma(c, z, 4.166664568298827e-2), z, -0.5), z, 1.0)
+    k = t.to(tl.int64, bitcast=True).to(tl.int32) + MORE
+    s = tl.where((k & 1) == 0, s, c)
+    s = tl.where((k & 2) == 0, s, -1.0 * s)
+    far = tl.abs(x) > 1e12
+    if any_left(far):
+        s = tl.where(far, tl.cos(x) if MORE else tl.sin(x), s)
+    return s
 
 # tl.floor flushes subnormal numbers to zero, which is too much for negative ones
 def floor_f32(x):
@@ -194,6 +217,22 @@ def quotient_of_count_f32(a, b):
     r = -1.0 / d
     q = n * r
     return tl.where(tl.abs(q) < float("inf"), tl.fma(tl.fma(q, d, n), r, q), q)
+
+# a / b without tl.div_rn's branch for each element, many of which leave a thread few registers
+# (1256 bytes of a thread's numbers in memory, 16 elements of two quotients each). Rounded once,
+# but for one quotient in 1e6, and where numbers below 1e-30 are part of it: 1 ulp
+def quotient_each_f32(a, b):
+    scale = tl.where(tl.abs(b) < 1.1754943508222875e-38, 4294967296.0, 1.0)
+    scale = tl.where(b.to(tl.int32, bitcast=True) < 0, -1.0 * scale, scale)
+    d = tl.abs(b * scale)
+    n = a * scale
+    r = tl.rsqrt(d)
+    r = r * r
+    near = n * r
+    r = tl.fma(tl.fma(-1.0 * d, r, 1.0), r, r)
+    q = n * r
+    q = tl.fma(tl.fma(-1.0 * q, d, n), r, q)
+    return tl.where(tl.abs(q) > 0.0, q, near)
 
 # a / b to 2 ulp, where b is one number for many of a, each of which tl's would scale and select
 def near_quotient_f32(a, b):

@@ -65,7 +65,7 @@ near_tanh tanh_near tanh_f64
 near_erf erf_f32 tl.erf
 sqrt tl.sqrt_rn tl.sqrt
 sin sin_f32 tl.sin
-cos tl.cos tl.cos
+cos cos_f32 tl.cos
 tanh tanh_f32 tanh_f64
 erf erf_fine_f32 tl.erf
 sigmoid sigmoid_f32 sigmoid_f64
@@ -106,10 +106,11 @@ _SHARED_QUOTIENTS = {"bounded_div": "quotient_bounded_f32", "near_div": "near_qu
 class ScalarOps:
     """Prints operations of one kernel. A function without `tl.` is one of `helpers.py`."""
 
-    def __init__(self, kernel: str, rows: frozenset[str] = frozenset()) -> None:
-        """rows: the tile dimensions of what is one number for all of a row's elements."""
+    def __init__(self, kernel: str, rows: frozenset[str] = frozenset(), many: bool = False) -> None:
+        """rows: the tile dimensions of what is one number for all of a row's elements. many: a
+        thread has many quotients."""
         self.kernel = kernel
-        self.rows = rows
+        self.rows, self.many = rows, many
         # programs have several rows, which share what is of a column
         self.columns = False
 
@@ -393,7 +394,8 @@ class ScalarOps:
             return self._infix("/", MUL, args, dtype)
         if op == "count_div":
             return self.call("quotient_of_count_f32", self._all_in_call(args), dtype, axes)
-        return self.call("tl.div_rn", self._all_in_call(args), dtype, axes)
+        function = "quotient_each_f32" if self.many and not axes <= self.rows else "tl.div_rn"
+        return self.call(function, self._all_in_call(args), dtype, axes)
 
     def _simple_pow(self, base: Value, exponent: float, dtype: DType) -> Value | None:
         """`x**2 -> x * x` and so on, for exponents where that is the same number, to 1.5 ulp. (A

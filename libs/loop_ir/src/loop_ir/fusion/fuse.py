@@ -20,6 +20,7 @@ from loop_ir.passes.cse import Cse
 from loop_ir.passes.cut_axes import CutAxes
 from loop_ir.passes.dead_code import DeadCode
 from loop_ir.passes.drop_round_casts import DropRoundCasts
+from loop_ir.passes.fold_tests import FoldTests
 from loop_ir.passes.merge_axes import MergeAxes
 from loop_ir.passes.order_axes import OrderAxes
 from loop_ir.passes.read_written import ReadWritten
@@ -103,7 +104,9 @@ def fuse_with_report(
     if options.split:
         middle.append(SeparableWindows())
     after: list[Pass] = [
+        FoldTests(),
         UnrollShortRows(picked=32),
+        FoldTests(),
         SimplifyIndices(),
         Cse(),
         SumOneHot(),

@@ -31,14 +31,15 @@ from loop_ir.ir.strides import picks_along
 from loop_ir.passes.dead_code import drop_dead_statements
 from tensor_ir import DType
 
-# Statements of a kernel in the end, and of one whose rows are picked.
+# Statements of a kernel in the end, and of one whose rows are picked, or scanned.
 _MOST_STATEMENTS, _MOST_PICKED = 200, 320
 
 
 @dataclass(frozen=True)
 class UnrollShortRows:
     """`over r0 < 2: s = reduce sum(x[2*i0 + r0])  ->  s = x[2*i0] + x[2*i0 + 1]`, where rows are of
-    constant length, `most` at most, and nothing is stored for each of their elements. A pointwise
+    constant length, `most` at most, and what is stored for each of their elements lies beside what
+    neighbouring rows store. A pointwise
     kernel is left: its lanes are neighbouring rows, and none of them is idle. It may be computed
     again by whatever reads it, so that before fusion one element is enough. picked: the most of
     what is picked by data for many neighbours at once (`picks_along`)."""
@@ -49,7 +50,7 @@ class UnrollShortRows:
 
     def run(self, graph: Graph) -> Graph:
         """The graph without reductions of a few elements."""
-        return map_kernels(graph, lambda kernel: rewrite(kernel, self.most, self.picked))
+        return map_kernels(graph, lambda kernel: rewrite(kernel, self.most, self.picked, True))
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,8 @@ class _Rows:
         length = _MOST_STATEMENTS
         if most < count <= picked and any(picks_along(kernel, a) for a in kernel.axes):
             most, length = picked, _MOST_PICKED
+        elif any(isinstance(s, Scan) for s in inside):
+            length = _MOST_PICKED
         if not 0 < count <= most or count * len(inside) > length:
             return None
         symbols = [a.symbol for a in axes]
@@ -90,10 +93,14 @@ class _Rows:
             body.append(renamed(stmt, names))
 
 
-def rewrite(kernel: Kernel, most: int = 4, picked: int = 0) -> Kernel:
-    """The kernel with its reductions written out, if they are of a few elements."""
+def rewrite(kernel: Kernel, most: int = 4, picked: int = 0, stores: bool = False) -> Kernel:
+    """The kernel with its reductions written out, if they are of a few elements. stores: also where
+    something is stored for each of these, or they are scanned, if that moves along memory."""
     rows = _Rows.of(kernel, most, picked)
     if rows is None or not kernel.axes or not all(map(_may_go, rows.inside)):
+        return kernel
+    kept = [s for s in rows.inside if isinstance(s, Store | Scan)]
+    if kept and not (stores and all(_along(s, kernel) for s in kept)):
         return kernel
     symbols, body = fresh_symbols("t", symbol_names(kernel)), Body(fresh_values(kernel))
     for phase in kernel.phases:
@@ -102,6 +109,8 @@ def rewrite(kernel: Kernel, most: int = 4, picked: int = 0) -> Kernel:
                 body.append(stmt)
             elif isinstance(stmt, Reduce):
                 _fold(stmt, rows.args(stmt), body)
+            elif isinstance(stmt, Scan):
+                _fold_scan(stmt, rows.points, body)
             else:
                 rows.write_out(stmt, symbols, body)
     return replace(kernel, phases=(Phase((), tuple(body)),))
@@ -125,7 +134,7 @@ def spread(kernel: Kernel, most: int = 4) -> Kernel | None:
             if isinstance(stmt, Reduce):
                 _fold(stmt, rows.args(stmt), body)
             elif isinstance(stmt, Scan):
-                _fold_scan(stmt, rows.points, place_in(rows.axes), body)
+                _choose(stmt, _fold_scan(stmt, rows.points, body), place_in(rows.axes), body)
             else:
                 if phase.axes and not isinstance(stmt, Store):
                     rows.write_out(stmt, symbols, body)
@@ -134,31 +143,37 @@ def spread(kernel: Kernel, most: int = 4) -> Kernel | None:
     return drop_dead_statements(whole)
 
 
-def _fold_scan(stmt: Scan, points: list[dict[Name, Any]], place: sympy.Expr, body: Body) -> None:
-    """What a scan gives at each of a few points, and at `place` among them."""
+def _fold_scan(stmt: Scan, points: list[dict[Name, Any]], body: Body) -> list[tuple[int, str]]:
+    """What a scan gives at each of a few points, by number, in the order of the scan."""
     op, dtype = JOINS[stmt.op], stmt.dtype
-    order = list(enumerate(points))[:: -1 if stmt.reverse else 1]
-    here = body.number(place)
-    total = so_far = ""
-    for number, names in order:
+    found: list[tuple[int, str]] = []
+    for number, names in list(enumerate(points))[:: -1 if stmt.reverse else 1]:
         value = names.get(stmt.args[0], stmt.args[0])
-        total = (
-            body.compute(dtype, op, total, value)
-            if total
-            else body.compute(dtype, op, body.const(identity(stmt.op, dtype), dtype), value)
-        )
-        names[stmt.out] = total
+        before = found[-1][1] if found else body.const(identity(stmt.op, dtype), dtype)
+        names[stmt.out] = body.compute(dtype, op, before, value)
+        found.append((number, names[stmt.out]))
+    return found
+
+
+def _choose(stmt: Scan, found: list[tuple[int, str]], place: sympy.Expr, body: Body) -> None:
+    """What a scan gives at `place` among a few points."""
+    here, so_far = body.number(place), found[0][1]
+    for number, total in found:
         reached = body.test(
             "le" if stmt.reverse else "ge", here, body.number(sympy.Integer(number))
         )
-        last = stmt.out if number == order[-1][0] else None
-        so_far = body.compute(dtype, "where", reached, total, so_far or total, out=last)
+        last = stmt.out if number == found[-1][0] else None
+        so_far = body.compute(stmt.dtype, "where", reached, total, so_far, out=last)
 
 
 def _may_go(stmt: Stmt) -> bool:
-    return not isinstance(stmt, Store | Scan | Reduce) or (
-        isinstance(stmt, Reduce) and stmt.op in JOINS
-    )
+    return not isinstance(stmt, Scan | Reduce) or stmt.op in JOINS
+
+
+def _along(stmt: Store | Scan, kernel: Kernel) -> bool:
+    """Neighbouring rows store neighbouring elements."""
+    own = kernel.axes[-1].symbol
+    return isinstance(stmt, Scan) or (stmt.mask is None and stmt.index.coeff(own) == 1)
 
 
 def _fold(stmt: Reduce, args: list[str], body: Body) -> None:
