@@ -159,6 +159,19 @@ def test_sums_of_few_that_are_compared(factor: float, saved: list[Tensor]) -> No
     assert not any(size == (40, 7) for _, size in kept(saved))
 
 
+def test_what_is_joined_and_compared(saved: list[Tensor]) -> None:
+    """Elements of what is kept, moved: the inputs are all that is kept."""
+    x = torch.randn(4, N, requires_grad=True)
+
+    def f(x: Tensor) -> Tensor:
+        y = torch.cat((x[:2], x[:2] + x[2:].abs()))
+        return torch.minimum(y[:2], y[2:] - 1) * 2
+
+    (got,) = gradients(torch.compile(f, backend="compile_cli"), x)
+    torch.testing.assert_close(got, gradients(f, x)[0])
+    assert kept(saved) == [("float32", (4, N))]
+
+
 NORMS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "batch norm": lambda x, w, b: F.silu(F.batch_norm(x, None, None, w, b, True)),
     "group norm": lambda x, w, b: F.silu(F.group_norm(x, 2, w, b)),

@@ -144,3 +144,29 @@ def test_rows_that_data_picks_for_neighbours() -> None:
 def test_rows_that_lanes_would_not_share(old: str, new: str) -> None:
     kernel = parse_kernel(BAGS.replace("[3, 6]", "[40, 7]").replace(old, new))
     assert rewrite(kernel, picked=6) == kernel
+
+
+COLUMNS = """
+kernel k(
+    x: f32[2, 5] cuda:0,
+    out y: f32[2, 5] cuda:0,
+):
+  parallel i0 < 5:
+    over r0 < 2:
+      v0 = load x[r0*5 + i0] : f32
+      v1 = scan prod(v0) : f32
+      v2 = scan sum(v0) reverse : f32
+      v3 = sub(v1, v2) : f32
+      store y[r0*5 + i0] = v3
+"""
+
+
+def test_short_columns_that_are_scanned() -> None:
+    """Where that moves along memory; not where neighbouring rows would store apart."""
+    kernel = parse_kernel(COLUMNS)
+    flat = rewrite(kernel, stores=True)
+    assert is_pointwise(flat) and rewrite(kernel) == kernel
+    x = {"x": np.random.default_rng(0).standard_normal((2, 5)).astype(np.float32)}
+    np.testing.assert_array_equal(interpret_kernel(flat, x)["y"], interpret_kernel(kernel, x)["y"])
+    apart = parse_kernel(COLUMNS.replace("r0*5 + i0", "i0*2 + r0"))
+    assert rewrite(apart, stores=True) == apart

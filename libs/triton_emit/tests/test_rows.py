@@ -249,3 +249,34 @@ def test_rows_stay_in_their_warps_when_a_vector_is_added(tools: SimpleNamespace)
     emitted = emit(parse_kernel(BIASED), Schedule("persistent", 32, 128, 4))
     ptx = compile_kernel(tools.kernel_source(emitted), Target(90)).ptx
     assert ptx.count("shfl.sync") <= 40 and ptx.count("st.shared") <= 2
+
+
+TILES = """\
+kernel tiles(
+    x: f32[48, 64] cuda:0,
+    out m: f32[3, 2] cuda:0,
+    out y: f32[48, 64] cuda:0,
+    out z: f32[64, 48] cuda:0,
+):
+  parallel i0 < 2, i1 < 3:
+    over r0 < 16, r1 < 32:
+      v0 = load x[i1*1024 + r0*64 + i0*32 + r1] : f32
+      v1 = reduce max(v0) : f32
+    once:
+      store m[i1*2 + i0] = v1
+    over r0 < 16, r1 < 32:
+      v2 = sub(v0, v1) : f32
+      store y[i1*1024 + r0*64 + i0*32 + r1] = v2
+      store z[i0*1536 + r1*48 + i1*16 + r0] = v2
+"""
+
+
+def test_tiles_that_are_turned_around(tools: SimpleNamespace) -> None:
+    """One tile of two dimensions, which Triton turns in shared memory: both ways move in vectors."""
+    kernel = parse_kernel(TILES)
+    schedule = default_schedule(kernel, {})
+    assert schedule.kind == "persistent" and schedule.rblock == 512
+    source = tools.check(kernel, schedule).source
+    assert source.count("tl.load(in0") == 1 and "// 32" not in source
+    plain = TILES.replace("i0*1536 + r1*48 + i1*16 + r0", "i1*1024 + r0*64 + i0*32 + r1")
+    assert "broadcast_to" not in emit(parse_kernel(plain), schedule).source

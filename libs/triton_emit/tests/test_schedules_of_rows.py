@@ -388,3 +388,16 @@ def test_columns_that_are_read_again_are_held(
     text = MIDDLE.format(dtype=dtype, width=width, beside=beside, each=width * beside)
     s = default_schedule(parse_kernel(text), {})
     assert (s.kind, s.xblock, s.rblock, s.num_warps) == tile
+
+
+def test_rows_of_many_operands_have_more_warps() -> None:
+    """64 numbers of what is read fit into a thread's registers."""
+    loads = "".join(f"      v{n} = load x[i0*8192 + r0 + {n * 4096000}] : f32\n" for n in range(8))
+    sums = "".join(f"      w{n} = add({'v0' if n == 1 else f'w{n - 1}'}, v{n}) : f32\n"
+                   for n in range(1, 8))  # fmt: skip
+    kernel = parse_kernel(
+        "kernel k(\n    x: f32[8, 4096000] cuda:0,\n    out y: f32[500] cuda:0,\n):\n"
+        f"  parallel i0 < 500:\n    over r0 < 8192:\n{loads}{sums}"
+        "      s = reduce sum(w7) : f32\n    once:\n      store y[i0] = s\n"
+    )
+    assert default_schedule(kernel, {}).num_warps == 32

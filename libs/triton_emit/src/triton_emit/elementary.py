@@ -121,9 +121,10 @@ def cos_f32(x):
 # up to 1e12; tl.sin branches for each element from 1e5 on, and takes subnormal numbers for zero
 def sine_f32(x, MORE: tl.constexpr):
     d = x.to(tl.float64)
-    t = tl.fma(d, 0.63661977236758134, 6755399441055744.0)
+    t = tl.fma(d, tl.full((), 0.63661977236758134, d.dtype), tl.full((), 6755399441055744.0, d.dtype))
     n = t - 6755399441055744.0
-    r = tl.fma(n, -6.123233995736766e-17, tl.fma(n, -1.5707963267948966, d)).to(tl.float32)
+    r = tl.fma(n, tl.full((), -1.5707963267948966, d.dtype), d)
+    r = tl.fma(n, tl.full((), -6.123233995736766e-17, d.dtype), r).to(tl.float32)
     z = r * r
     s = tl.fma(tl.fma(z, -1.9515295891e-4, 8.3321608736e-3), z, -1.6666654611e-1)
     s = tl.where(r == 0.0, r, tl.fma(s, r * z, r))
