@@ -272,7 +272,7 @@ kernel tiles(
 
 
 def test_tiles_that_are_turned_around(tools: SimpleNamespace) -> None:
-    """One tile of two dimensions, which Triton turns in shared memory: both ways move in vectors."""
+    """One tile of two dimensions, which turns in shared memory: both ways move in vectors."""
     kernel = parse_kernel(TILES)
     schedule = default_schedule(kernel, {})
     assert schedule.kind == "persistent" and schedule.rblock == 512

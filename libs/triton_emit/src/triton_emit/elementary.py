@@ -121,8 +121,9 @@ def cos_f32(x):
 # up to 1e12; tl.sin branches for each element from 1e5 on, and takes subnormal numbers for zero
 def sine_f32(x, MORE: tl.constexpr):
     d = x.to(tl.float64)
-    t = tl.fma(d, tl.full((), 0.63661977236758134, d.dtype), tl.full((), 6755399441055744.0, d.dtype))
-    n = t - 6755399441055744.0
+    magic = tl.full((), 6755399441055744.0, d.dtype)
+    t = tl.fma(d, tl.full((), 0.63661977236758134, d.dtype), magic)
+    n = t - magic
     r = tl.fma(n, tl.full((), -1.5707963267948966, d.dtype), d)
     r = tl.fma(n, tl.full((), -6.123233995736766e-17, d.dtype), r).to(tl.float32)
     z = r * r
@@ -219,7 +220,7 @@ def quotient_of_count_f32(a, b):
     q = n * r
     return tl.where(tl.abs(q) < float("inf"), tl.fma(tl.fma(q, d, n), r, q), q)
 
-# a / b without tl.div_rn's branch for each element, many of which leave a thread few registers
+# a / b without a branch for each element, many of which leave a thread few registers
 # (1256 bytes of a thread's numbers in memory, 16 elements of two quotients each). Rounded once,
 # but for one quotient in 1e6, and where numbers below 1e-30 are part of it: 1 ulp
 def quotient_each_f32(a, b):
