@@ -60,7 +60,17 @@ def rows(*size: int) -> Tensor:
     return torch.randn(size)
 
 
+def overlap(x: Tensor, y: Tensor) -> Tensor:
+    """The generalised overlap of boxes: places, then sizes."""
+    (a, b), (c, d) = (torch.stack((z[:2], z[:2] + z[2:].abs())) for z in (x, y))
+    both = (torch.minimum(b, d) - torch.maximum(a, c)).clamp(min=0).prod(0)
+    hull = (torch.maximum(b, d) - torch.minimum(a, c)).prod(0)
+    union = (b - a).prod(0) + (d - c).prod(0) - both
+    return (1 - both / (union + 1e-7) + (hull - union) / (hull + 1e-7)).mean()
+
+
 WORK = {
+    "overlap of boxes": Work(overlap, lambda: (rows(4, 41), rows(4, 41)), 1, 1),
     "softmax": Work(lambda x: x.softmax(-1), lambda: (rows(8, 40),), 1, 1),
     "layer norm": Work(
         lambda x, y, w, b: F.layer_norm(x + y, (24,), w, b),

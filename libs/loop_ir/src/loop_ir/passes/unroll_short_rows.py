@@ -38,19 +38,20 @@ _MOST_STATEMENTS, _MOST_PICKED = 200, 320
 @dataclass(frozen=True)
 class UnrollShortRows:
     """`over r0 < 2: s = reduce sum(x[2*i0 + r0])  ->  s = x[2*i0] + x[2*i0 + 1]`, where rows are of
-    constant length, `most` at most, and what is stored for each of their elements lies beside what
-    neighbouring rows store. A pointwise
+    constant length, `most` at most, and nothing is stored for each of their elements. A pointwise
     kernel is left: its lanes are neighbouring rows, and none of them is idle. It may be computed
     again by whatever reads it, so that before fusion one element is enough. picked: the most of
-    what is picked by data for many neighbours at once (`picks_along`)."""
+    what is picked by data for many neighbours at once (`picks_along`). stores: as of `rewrite`."""
 
     name = "unroll_short_rows"
     most: int = 4
     picked: int = 0
+    stores: bool = False
 
     def run(self, graph: Graph) -> Graph:
         """The graph without reductions of a few elements."""
-        return map_kernels(graph, lambda kernel: rewrite(kernel, self.most, self.picked, True))
+        rows = self.most, self.picked, self.stores
+        return map_kernels(graph, lambda kernel: rewrite(kernel, *rows))
 
 
 @dataclass(frozen=True)

@@ -211,8 +211,9 @@ def _of_windows(kernel: Kernel, schedule: Schedule) -> Schedule:
     xblock, warps = schedule.xblock, schedule.num_warps
     while xblock * schedule.rblock > 32 * warps * most and (warps < 4 or xblock > 1):
         xblock, warps = (xblock, 2 * warps) if warps < 4 else (xblock // 2, warps)
-    if xblock == 1 and len(row_loads(kernel)) * schedule.rblock > _MOST_NUMBERS * LANES * warps:
-        warps = min(32, 2 * warps)
+    loads = len(row_loads(kernel)) if xblock == 1 else 0  # of rows that are a program each
+    while loads > 4 and warps < 32 and loads * schedule.rblock > _MOST_NUMBERS * LANES * warps:
+        warps *= 2
     return replace(schedule, xblock=xblock, num_warps=warps)
 
 
