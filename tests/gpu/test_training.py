@@ -253,6 +253,33 @@ def test_what_was_drawn_is_not_drawn_anew(name: str, how: Any, fresh_dynamo: Non
             torch.testing.assert_close((got * x).sum(), out, rtol=1e-3, atol=1e-2)
 
 
+def test_gradients_lie_where_what_was_kept_lay(found: list[CompiledGraph]) -> None:
+    """Of logits: a step needs no more than them beside what it had; retained, it is as right."""
+    x, w = (torch.randn(n, 256, device=GPU, requires_grad=True) for n in (4096, 32000))
+    target = torch.randint(32000, (4096,), device=GPU)
+
+    def f(x: Tensor) -> Tensor:
+        with torch.autocast("cuda", torch.bfloat16):
+            return F.cross_entropy((x @ w.t()).float(), target)
+
+    run = torch.compile(f, backend="compile_cli", fullgraph=True)
+    want, got = (torch.autograd.grad(each(x), (x, w)) for each in (f, run))
+    assert [len(g.taken) for g in found] == [0, 1]
+    torch.cuda.reset_peak_memory_stats()
+    before, logits = torch.cuda.memory_allocated(), 4096 * 32000 * 2
+    loss = run(x)
+    torch.autograd.grad(loss, (x, w), retain_graph=True)
+    assert torch.cuda.max_memory_allocated() - before > 2 * logits
+    again = torch.autograd.grad(loss, (x, w))
+    del loss
+    torch.cuda.reset_peak_memory_stats()
+    torch.autograd.grad(run(x), (x, w))
+    assert torch.cuda.max_memory_allocated() - before < 1.9 * logits
+    for each in (got, again):
+        for a, b in zip(each, want, strict=True):
+            assert (a - b).norm() < 1e-2 * b.norm()
+
+
 def test_parameters_that_processes_share(found: list[CompiledGraph]) -> None:
     """FSDP2 of one process, whose collectives are NCCL's; layers are compiled one by one, since its
     hooks part what calls them."""

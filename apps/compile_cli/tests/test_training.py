@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from compile_cli import pipeline
+from compile_cli.hosts import inputs
 from compile_cli.result import CompiledGraph
 from loop_ir import Matmul
 from loop_ir.ir import writes
+from loop_ir.passes import take_over
 
 
 @pytest.fixture(autouse=True)
@@ -86,6 +89,49 @@ def test_a_gradient_of_a_gradient_is_refused() -> None:
     (slope,) = torch.autograd.grad(out.sum(), [x], create_graph=True)
     with pytest.raises(RuntimeError, match="does not currently support double backward"):
         slope.sum().backward()
+
+
+@pytest.mark.parametrize(
+    "how",
+    ["plain", pytest.param("cpp", marks=pytest.mark.slow), "retained", "hooks", "returned"],
+)
+def test_gradients_lie_where_what_was_kept_lay(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless another holds it: a graph that is retained, a hook, the caller."""
+    monkeypatch.setattr(take_over, "LEAST", 0)
+    copied, made = [], []
+    compile_graph, copy_of = pipeline.compile_graph, inputs._copied
+    monkeypatch.setattr(inputs, "_copied", lambda x: copied.append(x) or copy_of(x))
+    monkeypatch.setattr(
+        pipeline, "compile_graph", lambda *a, **m: made.append(compile_graph(*a, **m)) or made[-1]
+    )
+    torch.manual_seed(0)
+    x, w, v = (torch.randn(8, 8, requires_grad=True) for _ in range(3))
+
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = (x @ w).tanh()
+        return ((y @ v).exp().sum(), y) if how == "returned" else ((y @ v).exp().sum(), x)
+
+    compiled = torch.compile(
+        f, backend="compile_cli", options={"emit": how} if how == "cpp" else {}
+    )
+    held: list[tuple[Tensor, Tensor]] = []
+
+    def keep(x: Tensor) -> Tensor:
+        held.append((x, x.clone()))
+        return x
+
+    hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x)
+    with hooks if how == "hooks" else nullcontext():
+        loss, y = compiled(x)
+    before = y.detach().clone()
+    retained = how == "retained"
+    got = [torch.autograd.grad(loss, (x, w, v), retain_graph=retained) for _ in range(1 + retained)]
+    for each in got:
+        torch.testing.assert_close(each, torch.autograd.grad(f(x)[0], (x, w, v)))
+    assert torch.equal(y, before) and all(torch.equal(*pair) for pair in held)
+    taken = len(made[-1].taken)
+    assert taken == (1 if how == "returned" else 2)
+    assert len(copied) == {"retained": 2 * taken, "hooks": taken}.get(how, 0)
 
 
 def test_compiled_autograd(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from loop_ir import parse_graph, parse_kernel, verify
-from loop_ir.ir.analysis import reads
+from loop_ir import TakeOver, parse_graph, parse_kernel, verify
+from loop_ir.ir.analysis import reads, writes
 from loop_ir.ir.in_place import can_share, hazard
+from loop_ir.passes import take_over
 from loop_ir.passes.read_written import ReadWritten
 from loop_ir.splitting.split_reductions import choose_cut
 
@@ -165,3 +166,70 @@ def test_what_an_input_has_too_is_read_there(changed: bool) -> None:
     _, reader = ReadWritten().run(graph).nodes
     assert reads(reader) == (("y",) if changed else ("x",))
     assert verify(ReadWritten().run(graph)) is None
+
+
+DYING = """\
+graph g(
+    x: f32[8, 8] cuda:0,
+    z: f32[8, 8] cuda:0,
+):
+  kernel k(
+      z: f32[8, 8] cuda:0,
+      x: f32[8, 8] cuda:0,
+      out y: f32[8, 8] cuda:0,
+  ):
+    parallel i0 < 8:
+      once:
+        v0 = load z[i0] : f32
+      over r0 < 8:
+        v1 = load x[i0*8 + r0] : f32
+        v2 = mul(v0, v1) : f32
+        store y[i0*8 + r0] = v2
+  kernel m(
+      y: f32[8, 8] cuda:0,
+      z: f32[8, 8] cuda:0,
+      out w: f32[8, 8] cuda:0,
+  ):
+    parallel i0 < 64:
+      once:
+        v0 = load y[i0] : f32
+        v1 = load z[i0] : f32
+        v2 = add(v0, v1) : f32
+        store w[i0] = v2
+  return (w: f32[8, 8] cuda:0)
+"""
+ALONE = "    parallel i0 < 8:\n      once:\n        v0 = load z[i0] : f32\n      over r0 < 8:\n"
+
+
+LATER = "load y[i0] : f32\n        v1 = load %s[i0] : f32"
+OTHERS = "      %s: f32[8, 8] cuda:0,\n      out w"
+
+
+@pytest.mark.parametrize(
+    ("changes", "written"),
+    [
+        ({}, ["x", "z"]),
+        ({LATER % "z": LATER % "x", OTHERS % "z": OTHERS % "x"}, ["y", "x"]),
+        ({"return (w": "return (x: f32[8, 8] cuda:0, z: f32[8, 8] cuda:0, w"}, ["y", "w"]),
+        ({"load x[i0*8 + r0]": "load x[r0*8 + i0]"}, ["y", "z"]),
+        ({"z: f32[8, 8]": "z: f32[8, 9]"}, ["x", "w"]),
+        ({ALONE: ALONE + """\
+        v4 = load x[i0*8 + r0] : f32
+        v3 = reduce sum(v4) : f32
+      over r0 < 8:
+"""}, ["y", "z"]),
+    ],
+    ids=["both", "read later", "returned", "other points", "other size", "read twice"],
+)  # fmt: skip
+def test_what_dies_is_taken_over(changes, written, monkeypatch) -> None:
+    """Each by one result; others are made as before."""
+    monkeypatch.setattr(take_over, "LEAST", 0)
+    text = DYING
+    for old, new in changes.items():
+        text = text.replace(old, new)
+    graph = parse_graph(text)
+    verify(graph)
+    after = TakeOver(frozenset("xz")).run(graph)
+    verify(after)
+    assert [name for node in after.nodes for name in writes(node)] == written
+    assert TakeOver(frozenset()).run(graph) is graph

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 class Artifact:
     """The host program of a compiled graph as text, and what it does not hold.
 
-    constants: tensors, by the names that the program has for them. aligned, lazy: what is done to
-    inputs first (`CompiledGraph`). options: those that it was compiled with. awaits: the record
-    that says when a later process should compile the graph again (`undecided`); empty if none
-    should."""
+    constants: tensors, by the names that the program has for them. aligned, lazy, taken: what is
+    done to inputs first (`CompiledGraph`). options: those that it was compiled with. awaits: the
+    record that says when a later process should compile the graph again (`undecided`); empty if
+    none should."""
 
     text: str
     constants: Mapping[str, Tensor]
@@ -38,6 +38,7 @@ class Artifact:
     lazy: tuple[LazyInput, ...]
     options: Options
     awaits: str = ""
+    taken: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, compiled: CompiledGraph, options: Options) -> Artifact:
@@ -50,7 +51,8 @@ class Artifact:
             if isinstance(op, ExternCall) and op.target.startswith("eager."):
                 raise NoArtifact(f"torch runs {op.target}, a part of the model itself")
         text = print_program(compiled.program)
-        return cls(text, compiled.constants, compiled.aligned, compiled.lazy, options)
+        inputs = compiled.aligned, compiled.lazy
+        return cls(text, compiled.constants, *inputs, options, taken=compiled.taken)
 
     def load(self, binaries: Sequence[Binary] = ()) -> Runner:
         """What runs the graph. Kernels of which there is no binary come from the store, or are
@@ -63,4 +65,5 @@ class Artifact:
         outside = Outside(self.constants)
         with kernels.compiling():
             _, run = build_program(program, kernels, outside, self.options, Record())
-        return finished_run(run, program, self.aligned, self.lazy, self.options)[0]
+        inputs = self.aligned, self.lazy
+        return finished_run(run, program, *inputs, self.options, taken=self.taken)[0]

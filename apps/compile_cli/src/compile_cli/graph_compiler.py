@@ -3,6 +3,7 @@
 import functools
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from threading import Lock
 from typing import Any
@@ -22,6 +23,7 @@ from compile_cli.result import CompiledGraph
 from compile_cli.torch_compat import TracingContext, untraced
 from compile_cli.undecided import awaiting, undecided
 from cuda_graphs import Lending, Loans
+from loop_ir import Graph, TensorRef
 from planner import ChannelsLast
 
 
@@ -33,6 +35,7 @@ class GraphCompiler:
         self.settings = settings
         self._began: float | None = began
         self.last, self.loans = ChannelsLast(settings), Loans()
+        self.owned = frozenset[str]()  # names of what forward keeps for backward alone
 
     def compile(self, graph: torch.fx.GraphModule) -> GraphCode:
         """A flat graph -> something to call, which the cache may keep."""
@@ -50,9 +53,13 @@ class GraphCompiler:
         try:
             saved = range(graph.meta.get(SAVED, sys.maxsize), sys.maxsize)
             how: dict[str, Any] = {"last": self.last, "lending": Lending(saved, self.loans)}
+            if not settings.cuda_graphs:  # which lend what they keep
+                how["owned"] = self.owned
             compiled = pipeline.compile_graph(
                 graph, settings, Record(), began=began, given=given, **how
             )
+            if SAVED in graph.meta:
+                self.owned = _kept_alone(graph, compiled.fused, saved.start)
         except UnsupportedGraph as error:
             warnings.warn(f"compile_cli leaves a graph to eager: {error}", stacklevel=2)
             return GraphCode(graph.forward, functools.partial(_no_artifact, str(error)))
@@ -79,6 +86,16 @@ class _FirstCall:
             if not self._code:
                 self._code.append(untraced(self._compiler.code)(self._graph, tuple(args)))
         return self._code[0](args)
+
+
+def _kept_alone(graph: torch.fx.GraphModule, made: Graph, first: int) -> frozenset[str]:
+    """Of the results from `first` on, those whose memory no input or constant has, and no other
+    result."""
+    held = Counter(out.buffer for out in made.outputs if isinstance(out, TensorRef))
+    held.update((*(i.name for i in made.inputs), *(name for name, _ in made.constants)))
+    nodes: Any = graph.graph.output_node().args[0]
+    later = list(zip(nodes, made.outputs, strict=True))[first:]
+    return frozenset(n.name for n, r in later if isinstance(r, TensorRef) and held[r.buffer] == 1)
 
 
 def _kept(compiled: CompiledGraph, settings: Options) -> Artifact:

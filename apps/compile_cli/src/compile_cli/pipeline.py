@@ -30,6 +30,7 @@ from compile_cli.hosts import (
     build_program,
     finished_run,
     in_memory_run,
+    mutated_inputs,
 )
 from compile_cli.options import Options
 from compile_cli.record import Record
@@ -43,11 +44,13 @@ from loop_ir import (
     Irregular,
     Kernel,
     OrderNodes,
+    TakeOver,
     explain,
     fuse_with_report,
     serve_one,
     verify,
 )
+from loop_ir import run_passes as fused_passes
 from loop_ir.ir import hints_of
 from planner import (
     ChannelsLast,
@@ -84,12 +87,14 @@ def compile_graph(
     lending: Lending | None = None,
     began: float | None = None,
     given: Sequence[Any] = (),
+    owned: frozenset[str] = frozenset(),
 ) -> CompiledGraph:
     """A flat ATen graph -> something to call. Every step's result is kept, and printable.
     check_inputs: off where the caller compares dtypes, sizes and strides of the inputs itself.
     last: what has decided on convolutions of the graph of which this one is the forward or the
     backward half. lending: what one half keeps for the other, if they are CUDA graphs. given: the
-    inputs of a call, which kernels are measured on."""
+    inputs of a call, which kernels are measured on. owned: inputs that a caller hands over, whose
+    memory the graph may write to."""
     last = last or ChannelsLast(options)
 
     def compiled_from(fold_layers: bool) -> CompiledGraph:
@@ -104,7 +109,9 @@ def compile_graph(
             lowered = serve_one_of(lowered)
             record.after("loop", "lower", lowered.graph)
         fusing = fuse_options(options, lowered.graph)
-        return compile_loop(lowered, fusing, options, record, check_inputs, lending, began, given)
+        return compile_loop(
+            lowered, fusing, options, record, check_inputs, lending, began, given, owned
+        )
 
     try:
         compiled = compiled_from(options.fuse and not record.keep)  # what is kept has all layers
@@ -128,11 +135,12 @@ def compile_loop(
     lending: Lending | None = None,
     began: float | None = None,
     given: Sequence[Any] = (),
+    owned: frozenset[str] = frozenset(),
 ) -> CompiledGraph:
     """The steps from loop IR on, which `lowered.graph` is."""
     kernels = Kernels(options, began=began or perf_counter())
     with kernels.compiling():
-        made = host_program(lowered, fusing, options, record, kernels, given=given)
+        made = host_program(lowered, fusing, options, record, kernels, given=given, owned=owned)
         program, planned = made.program, made.planned
         outside = Outside(constants_of(lowered), made.operators)
         try:
@@ -141,7 +149,7 @@ def compile_loop(
             warnings.warn(f"kernels on the CPU are interpreted: {error}", stacklevel=2)
             plain = replace(options, cpu_kernels="interpreter")
             other = compile_loop(
-                lowered, fusing, plain, record, check_inputs, lending, began, given
+                lowered, fusing, plain, record, check_inputs, lending, began, given, owned
             )
             why = Fallback("kernels on the CPU", "", str(error))
             return replace(other, fallbacks=(why, *other.fallbacks))
@@ -153,7 +161,8 @@ def compile_loop(
         return "\n".join(filter(None, texts))
 
     needed = tuple(i for i, p in enumerate(program.params) if p.name in planned.aligned)
-    whole, graphs = finished_run(run, program, needed, (), options, lending)
+    taken = tuple(i for i in mutated_inputs(program) if program.params[i].name in owned)
+    whole, graphs = finished_run(run, program, needed, (), options, lending, taken)
     return CompiledGraph(
         loop=made.loop,
         fused=made.fused,
@@ -170,6 +179,7 @@ def compile_loop(
         conditions=lowered.conditions,
         schedules={k: v for m in made.every() for k, v in m.planned.schedules.items()},
         aligned=needed,
+        taken=taken,
         graphs=graphs,
         late=tuple(kernels.late),
     )
@@ -208,9 +218,10 @@ def host_program(
     kernels: Kernels,
     called: bool = False,
     given: Sequence[Any] = (),
+    owned: frozenset[str] = frozenset(),
 ) -> Made:
     """The steps from loop IR to the host program, those of subgraphs first. called: it is a
-    subgraph. given: as of `compile_graph`."""
+    subgraph. given, owned: as of `compile_graph`."""
     inner = tuple(
         host_program(each, fusing, options, Record(), kernels, True)
         for each in lowered.subgraphs.values()
@@ -232,6 +243,7 @@ def host_program(
         fused = OrderNodes().run(fused) if options.fuse else fused
         record.after("fused", OrderNodes.name, fused)
         fused = named_apart(fused) if called else fused
+        fused = fused_passes(fused, [TakeOver(owned)], check=options.verify)
         fused, lists = gather(fused, hints_of(fused.symbols)) if options.fuse else (fused, {})
         record.after("fused", "gather", fused)
 

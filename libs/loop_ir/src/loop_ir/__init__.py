@@ -75,6 +75,7 @@ from loop_ir.ir.verify import verify as verify
 from loop_ir.passes.base import Pass as Pass
 from loop_ir.passes.base import run_passes as run_passes
 from loop_ir.passes.serve_one import serve_one as serve_one
+from loop_ir.passes.take_over import TakeOver as TakeOver
 from loop_ir.passes.unfold import LayerResult as LayerResult
 from loop_ir.passes.unfold import Layers as Layers
 from loop_ir.passes.unfold import unfold as unfold

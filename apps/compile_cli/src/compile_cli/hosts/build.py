@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 
 from compile_cli.hosts.cuda_graphs import graphed
 from compile_cli.hosts.emitters import EMITTERS, Host, emit_for
-from compile_cli.hosts.inputs import ALIGNED, LazyInput, Runner, aligned, aligned_run, in_memory_run
+from compile_cli.hosts.inputs import (
+    ALIGNED,
+    LazyInput,
+    Runner,
+    aligned,
+    aligned_run,
+    in_memory_run,
+    owned_run,
+)
 from compile_cli.hosts.nan_asserts import OPERATORS
 from compile_cli.hosts.outside import Outside
 from compile_cli.options import Options
@@ -52,9 +60,10 @@ def finished_run(
     lazy: Sequence[LazyInput],
     options: Options,
     lending: Lending | None = None,
+    taken: Sequence[int] = (),
 ) -> tuple[Runner, GraphedCallable | None]:
     """The host program's `run` with what is done to inputs first, and its CUDA graphs, if asked
-    for, which lend results so."""
+    for, which lend results so. taken: positions of inputs that it writes to, which are its own."""
     run = aligned_run(run, positions)  # in the graph: what is in place is looked at once
     graphs = graphed(run, program, lending) if options.cuda_graphs else None
-    return in_memory_run(graphs or run, lazy), graphs
+    return in_memory_run(owned_run(graphs or run, taken), lazy), graphs

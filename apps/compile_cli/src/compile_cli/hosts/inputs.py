@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from typing import Any
@@ -50,8 +51,10 @@ class Prepared:
 
 def aligned(x: torch.Tensor) -> torch.Tensor:
     """`x`, or a copy where its first element does not lie at a multiple of 16 bytes."""
-    if x.data_ptr() % 16 == 0:
-        return x
+    return x if x.data_ptr() % 16 == 0 else _copied(x)
+
+
+def _copied(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(x)
 
 
@@ -76,6 +79,29 @@ def aligned_run(run: Runner, positions: Sequence[int]) -> Runner:
             args[i] = aligned(args[i])
 
     return Prepared(run, align) if positions else run
+
+
+def owned_run(run: Runner, positions: Sequence[int]) -> Runner:
+    """`run`, which writes to the arguments at `positions`, with a copy in place of each that any
+    other holds, or whose memory another tensor has: the user's hooks, a graph that is retained."""
+
+    def own(args: list[Any]) -> None:
+        for i in positions:
+            if _holders(args, i) != _ALONE:
+                args[i] = _copied(args[i])
+
+    return Prepared(run, own) if positions else run
+
+
+def _holders(args: list[Any], i: int) -> tuple[int, ...]:
+    """How often a tensor, and its memory, are held, this function included."""
+    tensor = args[i]
+    memory: Any = torch._C
+    shared = memory._storage_Use_Count(tensor.untyped_storage()._cdata)
+    return sys.getrefcount(tensor), tensor._use_count(), shared
+
+
+_ALONE = _holders([torch.empty(1)], 0)
 
 
 def in_memory_run(run: Runner, lazy: Sequence[LazyInput]) -> Runner:
