@@ -251,31 +251,6 @@ def test_where_a_gradient_needs_a_mask_alone(name: str, saved: list[Tensor]) -> 
     assert sorted(str(t.dtype)[6:] for t in saved if t.numel() == 8 * N) == [*want, "float32"]
 
 
-ROWS_OF_MASKS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], tuple[int, ...] | None]] = {
-    "added": (lambda x, w: (x @ w).relu() + x, (64, N // 8)),
-    "of 16 bits": (lambda x, w: F.relu6((x @ w).bfloat16()) + x, (64, N // 8)),
-    "transposed": (lambda x, w: (w @ x.t()).relu() + x.t(), (64, N // 8)),
-    "pooled": (lambda x, w: F.max_pool2d((x @ w).view(2, 32, 8, 8).relu(), 2), (2, 32, 8, 1)),
-    "channels last": (
-        lambda x, w: F.max_pool2d((x @ w).view(2, 8, 8, 32).permute(0, 3, 1, 2).relu(), 2),
-        (2, 8, 8, 4),
-    ),
-    "rows that are reduced anyway": (lambda x, w: (x @ w).relu().mean(-1), None),
-    "no eighths": (lambda x, w: F.pad((x @ w)[:, 1:].relu(), (1, 0)), None),
-}
-
-
-@pytest.mark.parametrize("name", some(ROWS_OF_MASKS, "of 16 bits", "pooled", "no eighths"))
-def test_masks_are_bits(name: str, saved: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight neighbours in memory are a byte, where the kernel that makes them may pack them."""
-    monkeypatch.setattr(narrow_saved, "LEAST", 1 << 10)
-    torch.manual_seed(0)
-    f, want = ROWS_OF_MASKS[name]
-    check(f, rows(64), torch.randn(N, N, requires_grad=True), kept="bits")
-    assert [tuple(t.shape) for t in saved if t.dtype is torch.uint8] == ([want] if want else [])
-    assert any(t.dtype is torch.bool for t in saved) == (want is None)
-
-
 def test_a_row_of_a_transformer(saved: list[Tensor]) -> None:
     """The operands of its matmuls, what the activation and the norm read, and nothing else."""
     torch.manual_seed(0)

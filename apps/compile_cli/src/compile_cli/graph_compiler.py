@@ -41,6 +41,7 @@ class GraphCompiler:
         """A flat graph -> something to call, which the cache may keep."""
         if (context := TracingContext.try_get()) and context.fw_metadata:
             view_written_inputs(graph, context.fw_metadata)
+            context.fw_metadata.bw_donated_idxs = []  # else torch refuses to retain a graph
         if self.settings.tune_at == "first_call":
             why = functools.partial(_no_artifact, "it is compiled when it is first called")
             return GraphCode(_FirstCall(self, graph), why)

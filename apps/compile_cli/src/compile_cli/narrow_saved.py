@@ -1,4 +1,4 @@
-"""What is kept for a backward pass, stored smaller: masks, and floats for those who ask for it."""
+"""What is kept for a backward pass, in 8 bits."""
 
 import operator
 from typing import Any, cast
@@ -8,7 +8,6 @@ from torch import Tag, Tensor, fx
 from torch._ops import OpOverload
 
 from aten_lowering.passes.base import call
-from aten_lowering.passes.drawn_masks import order_of
 
 aten = torch.ops.aten
 
@@ -36,21 +35,16 @@ _ATTENTION = (
     aten._scaled_dot_product_flash_attention_backward.default,
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
 )
-_ROWS = (
-    *(aten._softmax.default, aten._log_softmax.default, aten.native_layer_norm.default),
-    *(aten._fused_rms_norm.default, aten.native_group_norm.default),
-)
 _SCORES = ("query", "key", "attn_bias", "attn_mask")
 
 
 def narrow_saved(
-    forward: fx.GraphModule, backward: fx.GraphModule, outputs: int, dtype: torch.dtype | None
+    forward: fx.GraphModule, backward: fx.GraphModule, outputs: int, dtype: torch.dtype
 ) -> None:
-    """Tensors that forward keeps, stored smaller, which backward turns back: masks as bits, and
-    floats as their values in `dtype`, an 8-bit float, if any; beyond its range the largest of it.
-    Not what is small, what the caller has anyway (its inputs, and the first `outputs` results),
-    views of these, nor, of floats, statistics, what is made of them, and what they are taken from
-    before an exponential: gradients are sensitive to these."""
+    """Floats that forward keeps as their values in `dtype`, an 8-bit float, which backward turns
+    back; beyond its range the largest of it. Not what is small, what the caller has anyway (its
+    inputs, and the first `outputs` results), views of these, statistics, what is made of them, nor
+    what they are taken from before an exponential: gradients are sensitive to these."""
     node = forward.graph.output_node()
     results: list[Any] = list(node.args[0])  # type: ignore[arg-type]  # a tuple of results
     callers = {_base(r) for r in results[:outputs] if isinstance(r, fx.Node)}
@@ -61,18 +55,14 @@ def narrow_saved(
         base = _base(kept)
         if base.op == "placeholder" or base in callers:
             continue
-        order = _bits_of(kept, given)
-        if order is None and (dtype is None or not _is_coarse(kept, given)):
+        if not _worth(kept) or _of_fewer(base) or _is_exponent(given):
             continue
         with forward.graph.inserting_before(node):
-            small = _narrow(kept, dtype) if order is None else _packed(kept, order)
+            small = _narrow(kept, dtype)
         users, value = list(given.users), given.meta["val"]
         given.meta = {**given.meta, "val": small.meta["val"]}
         with backward.graph.inserting_before(next(iter(_body(backward)))):
-            if order is None:
-                again = call(backward.graph, aten._to_copy.default, given, dtype=value.dtype)
-            else:
-                again = _unpacked(given, value, order)
+            again = call(backward.graph, aten._to_copy.default, given, dtype=value.dtype)
         for user in users:
             user.replace_input_with(given, again)
         results[i] = small
@@ -86,82 +76,6 @@ def _narrow(x: fx.Node, dtype: Any) -> fx.Node:
     largest = torch.finfo(dtype).max
     clamped = call(x.graph, aten.clamp.default, x, -largest, largest)
     return call(x.graph, aten._to_copy.default, clamped, dtype=dtype)
-
-
-def _packed(mask: fx.Node, order: list[int]) -> fx.Node:
-    """A mask of dimensions that lie in memory in this order, eight neighbours in a byte."""
-    graph = mask.graph
-    lying = call(graph, aten.permute.default, mask, order)
-    *outer, length = lying.meta["val"].shape
-    lanes = call(graph, aten.view.default, lying, [*outer, length // 8, 8])
-    bits = call(graph, aten.mul.Tensor, lanes, _lanes(mask))
-    byte = call(graph, aten.sum.dim_IntList, bits, [-1], dtype=torch.int32)
-    return call(graph, aten._to_copy.default, byte, dtype=torch.uint8)
-
-
-def _unpacked(byte: fx.Node, mask: Tensor, order: list[int]) -> fx.Node:
-    """What `_packed` was given, in the memory that it lay in."""
-    graph = byte.graph
-    bits = call(
-        graph, aten.bitwise_and.Tensor, call(graph, aten.unsqueeze.default, byte, -1), _lanes(byte)
-    )
-    lying = call(graph, aten.ne.Scalar, bits, 0)
-    whole = call(graph, aten.view.default, lying, [mask.shape[d] for d in order])
-    return call(graph, aten.permute.default, whole, [order.index(d) for d in range(mask.dim())])
-
-
-def _lanes(like: fx.Node) -> fx.Node:
-    """1, 2, 4, ..., 128."""
-    graph, device = like.graph, like.meta["val"].device
-    lane = call(graph, aten.arange.default, 8, dtype=torch.int32, device=device)
-    return call(graph, aten.bitwise_left_shift.Scalar_Tensor, 1, lane)
-
-
-def _bits_of(kept: fx.Node, given: fx.Node) -> list[int] | None:
-    """The order in which the dimensions of a large mask lie, if kernels make and read it whose
-    neighbours eight can be told apart; else None."""
-    value = kept.meta.get("val")
-    if not isinstance(value, Tensor) or value.dtype is not torch.bool or _count(kept) < LEAST:
-        return None
-    order = order_of(value)
-    if value.shape[order[-1]] % 8 or not value.permute(order).is_contiguous():
-        return None
-    base = _base(kept)
-    ours = _is_pointwise(base) and _by_kernels(base) and _by_kernels(given)
-    return order if ours and not _beside_rows(base) else None
-
-
-def _by_kernels(node: fx.Node) -> bool:
-    """Whether all that reads it, or views of it, is pointwise."""
-    return all(
-        _by_kernels(u) if u.target in _MADE_OF else u.op == "output" or _is_pointwise(u)
-        for u in node.users
-    )
-
-
-def _beside_rows(mask: fx.Node) -> bool:
-    """Whether what it is computed from, or of that, is reduced, too: that kernel stores the mask as
-    bytes on its way, where bits take another reading."""
-    size, left, seen = _count(mask), [mask], {mask}
-    while left:
-        made = left.pop()
-        if any(u.target in _ROWS or _reduces(u) for u in made.users):
-            return True
-        through = _is_pointwise(made) or made.target in _MADE_OF
-        near = [*(made.all_input_nodes if through else ()), *filter(_is_pointwise, made.users)]
-        new = [n for n in near if n not in seen and _count(n) == size]
-        seen.update(new)
-        left.extend(new)
-    return False
-
-
-def _reduces(node: fx.Node) -> bool:
-    return isinstance(node.target, OpOverload) and Tag.reduction in node.target.tags
-
-
-def _is_coarse(kept: fx.Node, given: fx.Node) -> bool:
-    """Whether gradients of a float tensor are good enough in 8 bits."""
-    return _worth(kept) and not _of_fewer(_base(kept)) and not _is_exponent(given)
 
 
 def _body(module: fx.GraphModule) -> list[fx.Node]:

@@ -23,7 +23,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "random": ("fast", "eager"),
     "tune_at": ("compile", "first_call"),
     "tune": ("auto", "off", "max"),
-    "saved": ("exact", "bits", "float8_e5m2", "float8_e4m3fn"),
+    "saved": ("exact", "float8_e5m2", "float8_e4m3fn"),
 }
 
 # The emitter by the launches of an `FxBackend`.
@@ -84,10 +84,9 @@ class Options(Settings):
     tune_at: what kernels are measured on: with `compile`, tensors that are made up; with
         `first_call`, what the first call is given, in place (`torch.compile`: a graph is compiled
         when it is first called), and tensors that are made up for what it computes.
-    saved: what training keeps between forward and backward: `exact`; with `bits` masks of 64 KiB
-        and more in an eighth of the memory; or those, and floats as 8-bit floats, which takes a
-        half or a quarter, and makes gradients of parameters as coarse; results, inputs and
-        parameters are as they are."""
+    saved: what training keeps between forward and backward: `exact`, or floats of 64
+        KiB and more as 8-bit floats, which takes a half or a quarter, and makes gradients of
+        parameters as coarse; results, inputs and parameters are as they are."""
 
     cpu_kernels: str = "auto"
     fuse: bool = True
