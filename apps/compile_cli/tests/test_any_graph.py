@@ -294,6 +294,34 @@ def test_streams_and_events_in_turn(grad: bool, monkeypatch: pytest.MonkeyPatch)
     torch.testing.assert_close(got, f(x))
 
 
+@pytest.mark.parametrize("dynamic", [None, {0: {0}}])
+def test_what_asks_data_whether_its_arguments_are_valid(dynamic: Any) -> None:
+    def f(x: Tensor, q: Tensor) -> tuple[Tensor, ...]:
+        clean = x.nan_to_num()
+        return (
+            x.quantile(q, 0), x.nanquantile(0.3), clean.quantile(0.4, 1, keepdim=True),
+            clean.quantile(q, interpolation="nearest"), clean.cov(), clean.corrcoef(),
+            clean[0].cov(correction=0), clean.quantile(0.1, 0, interpolation="midpoint"),
+        )  # fmt: skip
+
+    q = torch.tensor([0.0, 0.7])
+    compiled = compile_cli.compile(f, (torch.rand(5, 4), q), dynamic=dynamic)
+    for n in (5, 3) if dynamic else (5,):
+        x = torch.rand(n, 4)
+        x[1, 2] = float("nan")
+        for got, want in zip(compiled(x, q), f(x, q), strict=True):
+            torch.testing.assert_close(got, want, equal_nan=True, check_stride=True)
+    with pytest.raises(RuntimeError, match="in the range"):
+        compiled(torch.rand(5, 4), q + 0.5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
+def test_sums_of_weights_are_no_integers(dtype: torch.dtype) -> None:
+    x, weights = torch.tensor([0, 2, 2, 5]), torch.tensor([1.5, 2.25, 0.5, 3]).to(dtype)
+    got = compile_cli.compile(torch.bincount, (x, weights))(x, weights)
+    torch.testing.assert_close(got, torch.bincount(x, weights))
+
+
 def test_what_is_asserted_of_data_is_asserted() -> None:
     def f(x: Tensor) -> Tensor:
         torch._assert_async((x < 1).all(), "too large")

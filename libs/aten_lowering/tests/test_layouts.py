@@ -115,6 +115,8 @@ WHOLE: dict[Any, list[tuple[Any, ...]]] = {
     aten.replication_pad3d.default: [(VOLUME, [1, 1, 1, 1, 1, 1])],
     aten.reflection_pad2d_backward.default: [(WIDE, IMAGE, [1, 1, 1, 1])],
     aten.reflection_pad3d_backward.default: [(PADDED, VOLUME, [1, 1, 1, 1, 1, 1])],
+    aten.upsample_bilinear2d.default: [(IMAGE, [9, 9], False)],
+    aten.upsample_trilinear3d.default: [(VOLUME, [6, 6, 6], True)],
 }
 
 
@@ -182,6 +184,23 @@ def test_transforms_on_a_gpu_run_in_three_dimensions_at_a_time(
         monkeypatch.delitem(op_implementations_dict, op, raising=False)
     with own_composites(), FakeTensorMode(), torch.device("cuda"):
         assert f(torch.empty(shape, dtype=torch.complex64)).permute(order).is_contiguous()
+
+
+@pytest.mark.parametrize("channels", [3, 15, 16])
+@pytest.mark.parametrize("rank", [4, 5])
+def test_resampled_channels_stay_last_on_a_gpu(rank: int, channels: int) -> None:
+    """However few: torch's fake tensors say contiguous of less than 16."""
+    lies = (torch.channels_last, torch.channels_last_3d)[rank - 4]
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        mode = ("bilinear", "trilinear")[rank - 4]
+        return torch.nn.functional.interpolate(x, scale_factor=2, mode=mode)
+
+    with own_composites(), FakeTensorMode(), torch.device("cuda"):
+        x = torch.empty([2, channels, 3, 3, 3][:rank]).to(memory_format=lies)
+        traced = make_fx(run, decompositions())(x)
+    (output,) = traced.graph.find_nodes(op="output")
+    assert output.args[0].meta["val"].is_contiguous(memory_format=lies)
 
 
 def test_every_rule_on_operands_is_tested() -> None:

@@ -194,6 +194,14 @@ def copied_on_cpu(op: OpOverload, *args: Any) -> Any:
     return suggested(op(*(x.contiguous() if a is x else a for a in args)), x)
 
 
+def resampled_on_cuda(op: OpOverload, x: Tensor, *args: Any) -> Any:
+    """`op(x, ...) -> op(x.contiguous(), ...)`, copied to channels last where `x` is: torch's fake
+    tensors say contiguous of fewer than 16 channels, since their kernel goes through such a one."""
+    if not x.is_cuda or x.shape[1] >= 16 or suggested(x, x).is_contiguous():
+        return NotImplemented
+    return suggested(op(x.contiguous(), *args), x)
+
+
 # Of operators that stay whole: rules on their operands.
 OPERANDS: dict[OpOverload, Callable[..., Any]] = {
     aten.add.Tensor: alike_if_scaled,
@@ -216,6 +224,8 @@ OPERANDS: dict[OpOverload, Callable[..., Any]] = {
     aten.reflection_pad3d_backward.default: copied_on_cpu,
     aten.replication_pad2d.default: copied_on_cpu,
     aten.replication_pad3d.default: copied_on_cpu,
+    aten.upsample_bilinear2d.default: resampled_on_cuda,
+    aten.upsample_trilinear3d.default: resampled_on_cuda,
 }
 
 LAYOUTS: dict[OpOverload, Layout] = {

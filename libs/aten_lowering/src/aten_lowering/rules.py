@@ -14,7 +14,12 @@ from torch._ops import OpOverload
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 from aten_lowering.registry import of_ranks
-from aten_lowering.torch_compat import COMPOSITE, decomposed_index_add, pw_cast_for_opmath
+from aten_lowering.torch_compat import (
+    COMPOSITE,
+    decomposed_index_add,
+    pw_cast_for_opmath,
+    sym_max,
+)
 
 aten = torch.ops.aten
 RULES: dict[OpOverload, Callable[..., Any]] = {}
@@ -480,6 +485,56 @@ def attention(query: Tensor, *args: Any, **more: Any) -> Any:
     if query.dtype is torch.float64 and query.device.type == "cpu":
         return aten._scaled_dot_product_attention_math.default(query, *args, **more)[0]
     return aten.scaled_dot_product_attention.default._op_dk(COMPOSITE, query, *args, **more)
+
+
+def quantile(
+    op: OpOverload,
+    x: Tensor,
+    q: Any,
+    dim: int | None = None,
+    keepdim: bool = False,
+    *,
+    interpolation: str = "linear",
+) -> Any:
+    """torch's asks data whether quantiles lie in [0, 1], and knows no symbolic sizes: those that
+    are data are looked at when the graph runs. What eager refuses is left to its own checks."""
+    given = q if isinstance(q, Tensor) else torch.scalar_tensor(q, dtype=x.dtype, device=x.device)
+    round_to = {"lower": torch.floor, "higher": torch.ceil, "nearest": torch.round}
+    alike = given.dtype == x.dtype and x.dtype in (torch.float32, torch.float64)
+    named = interpolation in (*round_to, "linear", "midpoint")
+    if not (alike and named and given.dim() < 2 and x.dim()) or x.numel() == 0:
+        return op._op_dk(COMPOSITE, x, q, dim, keepdim, interpolation=interpolation)
+    if given is q:
+        inside = ((q >= 0) & (q <= 1)).all()
+        aten._assert_async.msg(inside, "quantile() q values must be in the range [0, 1]")
+    elif not 0 <= q <= 1:
+        raise RuntimeError(f"quantile() q must be in the range [0, 1] but got {q}")
+    rows = (x.flatten() if dim is None else x.movedim(dim, -1)).sort(-1)[0]
+    if "nan" in op._schema.name:
+        ranks = (given * ((~rows.isnan()).sum(-1, keepdim=True) - 1)).clamp(min=0)
+    else:
+        last = rows.shape[-1] - 1
+        ranks = torch.where(rows.isnan().any(-1, keepdim=True), last, given * last)
+    low = round_to.get(interpolation, torch.floor)(ranks).long()
+    found = rows.gather(-1, low)
+    if interpolation not in round_to:
+        weight = torch.full_like(ranks, 0.5) if interpolation == "midpoint" else ranks - low
+        found = found.lerp(rows.gather(-1, ranks.ceil().long()), weight)
+    found = found.movedim(-1, 0) if given.dim() else found.squeeze(-1)
+    if keepdim:
+        for d in range(x.dim()) if dim is None else [dim % x.dim()]:
+            found = found.unsqueeze(d + given.dim())
+    return found
+
+
+def covariance(x: Tensor, *, correction: int = 1, **weights: Tensor | None) -> Any:
+    """The same of a covariance without weights: the check of its degrees of freedom."""
+    if x.dim() > 2 or x.numel() == 0 or any(w is not None for w in weights.values()):
+        return aten.cov.default._op_dk(COMPOSITE, x, correction=correction, **weights)
+    lines = x if x.dim() == 2 else x.reshape(1, -1)
+    count = lines.shape[1]
+    off = lines - (lines.sum(1) / count).unsqueeze(1)
+    return (off @ off.t().conj() / sym_max(count - correction, 0)).squeeze()
 
 
 def dropout(x: Tensor, p: float, train: bool | None) -> Tensor:

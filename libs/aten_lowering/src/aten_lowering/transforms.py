@@ -2,8 +2,7 @@
 
 torch's fake tensors take the dimensions in the order in which they are given, and give strides by
 which elements share places where that is not the order of memory (`fft2(x, dim=(2, 0))` for CUDA);
-of MKL they know no order at all. These rules are those of ATen/native/{cuda,mkl}/SpectralOps.cpp,
-and hold for every fake tensor of the process once `correct_fakes` ran."""
+of MKL they know no order at all. The rules are those of ATen/native/{cuda,mkl}/SpectralOps.cpp."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,20 +11,15 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from aten_lowering.torch_compat import op_implementations_dict
-
 aten = torch.ops.aten
 _MOST = 3  # dimensions that cuFFT transforms at once
 _Ints = list[int]
 
 
-def correct_fakes() -> None:
-    """Has every fake tensor of the process take these rules."""
-    for op in (aten._fft_c2c.default, aten._fft_r2c.default, aten._fft_c2r.default):
-        op_implementations_dict.setdefault(op, _fake)
+OPERATORS = (aten._fft_c2c.default, aten._fft_r2c.default, aten._fft_c2r.default)
 
 
-def _fake(mode: Any, op: OpOverload, x: Tensor, dim: Sequence[int], *args: Any) -> Any:
+def fake(mode: Any, op: OpOverload, x: Tensor, dim: Sequence[int], *args: Any) -> Any:
     """The rule for fake tensors of a transform `op(x, dim, normalization, ...)`."""
     dims = [d % x.dim() for d in dim]
     if not dims or not (x.is_cuda or (x.device.type == "cpu" and torch._C.has_mkl)):

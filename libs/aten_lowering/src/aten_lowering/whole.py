@@ -3,8 +3,8 @@ operators that have lowerings (torch's kernels in Python would decompose it befo
 gathers whose gradient is four atomic scatters), softshrink (whose kernel in Python gives zeros of
 another sign than eager's), margins of several labels (whose kernel in Python takes what follows the
 last label for the first class), the gradient of running products (a loop over their elements),
-circular padding (a copy in place for each edge), dropout (a copy where it drops nothing) and
-attention in f64 on a CPU."""
+circular padding (a copy in place for each edge), dropout (a copy where it drops nothing), attention
+in f64 on a CPU, quantiles and covariances (which ask data whether arguments are valid)."""
 
 import functools
 import threading
@@ -16,9 +16,16 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from aten_lowering.rules import attention, cumprod_backward, dropout, pad_circular
+from aten_lowering.fakes import correct_fakes
+from aten_lowering.rules import (
+    attention,
+    covariance,
+    cumprod_backward,
+    dropout,
+    pad_circular,
+    quantile,
+)
 from aten_lowering.torch_compat import COMPOSITE, DispatchKey, upsample_compute_output_size
-from aten_lowering.transforms import correct_fakes
 
 aten = torch.ops.aten
 
@@ -36,7 +43,11 @@ _RULES: dict[OpOverload, Callable[..., Any]] = {
     aten._pad_circular.default: pad_circular,
     aten.dropout.default: dropout,
     aten.scaled_dot_product_attention.default: attention,
+    aten.cov.default: covariance,
 }
+for _packet in (aten.quantile, aten.nanquantile):
+    for _op in (_packet.default, _packet.scalar):
+        _RULES[_op] = functools.partial(quantile, _op)
 _KEYS = (DispatchKey.Autograd, COMPOSITE)
 _LOCK = threading.RLock()
 

@@ -25,11 +25,12 @@ from torch.export.graph_signature import (
     OutputKind,
     TensorArgument,
 )
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from aten_lowering import StatesOfLSTMs, decompose, in_memory, own_composites, storage_key
+from aten_lowering.fakes import correct_fakes
 from aten_lowering.passes.readable_masks import make_masks_readable
 from aten_lowering.passes.writable_views import writable_views
-from aten_lowering.transforms import correct_fakes
 from compile_cli.capture.aliases import Window, return_inputs, returned_inputs
 from compile_cli.capture.overlaps import (
     refuse_new_layouts,
@@ -42,6 +43,8 @@ from compile_cli.capture.without_gpu import capture_kernels
 from compile_cli.errors import CompileFailed, GraphBreak, first_line
 from compile_cli.torch_compat import export_at_level
 
+# Of a graph that is functional: the graph that is not.
+_WRITTEN = "compile_cli: as it runs"
 # Where Triton launches a kernel.
 _LAUNCH = str(Path("triton", "runtime", "jit.py"))
 
@@ -147,19 +150,39 @@ def _export_transforms(
 ) -> torch.export.ExportedProgram | None:
     """A module that calls transforms of `torch.func`, captured below autograd, where the gradients
     that they take are operators like others. (torch.export captures above it, and leaves wrapped
-    tensors in the graph.) None for a module that writes to tensors: there the graph is functional
-    already, and says neither what overlaps nor which results are inputs."""
+    tensors in the graph.) There the graph is functional already, and says neither what overlaps nor
+    which results are inputs: that says a second one."""
     try:
         with torch.no_grad(), _quiet(), StatesOfLSTMs(), own_composites(), seen:
             program: torch.export.ExportedProgram = export_at_level(
                 model, args, dynamic_shapes=shapes, strict=False, pre_dispatch=False
             )
+            program.graph_module.meta[_WRITTEN] = _as_it_runs(model, program)
     except Exception:  # as above; the caller has an error to raise
         return None
-    changed = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
-    if seen.writes or any(o.kind in changed for o in program.graph_signature.output_specs):
-        return None
     return program
+
+
+def _as_it_runs(model: nn.Module, program: torch.export.ExportedProgram) -> torch.fx.GraphModule:
+    """What the module calls, writes among it, with the inputs of the program's graph. In front of
+    the results stand as many others as the program has for what it writes."""
+    signature, spec = program.graph_signature, program.call_spec.in_spec
+    written = [None for o in signature.output_specs if o.kind is not OutputKind.USER_OUTPUT]
+
+    def run(*inputs: Any) -> list[Any]:
+        given = list(zip(signature.input_specs, inputs, strict=True))
+        state = {s.target: x for s, x in given if s.kind in (InputKind.PARAMETER, InputKind.BUFFER)}
+        args, kwargs = pytree.tree_unflatten(
+            [x for s, x in given if s.kind is InputKind.USER_INPUT], spec
+        )
+        results = torch.func.functional_call(model, state, args, kwargs)
+        return [*written, *pytree.tree_leaves(results)]
+
+    fakes = [n.meta["val"] for n in program.graph.find_nodes(op="placeholder")]
+    traced: torch.fx.GraphModule = make_fx(run)(*fakes)
+    for node, fake in zip(traced.graph.find_nodes(op="placeholder"), fakes, strict=True):
+        node.meta.setdefault("val", fake)
+    return traced
 
 
 def _export_launches(
@@ -229,9 +252,10 @@ def capture(program: torch.export.ExportedProgram) -> Captured:
                 f"the model takes {spec.arg.name}, a {spec.kind.name.lower()}\n"
                 "  expected: parameters, buffers, tensors and plain constants"
             )
-    refuse_overlaps(program.graph_module)
-    refuse_new_layouts(program.graph_module)
-    returned = returned_inputs(program.graph_module, signature)
+    as_it_runs = program.graph_module.meta.get(_WRITTEN, program.graph_module)
+    refuse_overlaps(as_it_runs)
+    refuse_new_layouts(as_it_runs)
+    returned = returned_inputs(as_it_runs, signature)
     writable_views(program.graph_module)
     try:
         with torch.no_grad(), _quiet():

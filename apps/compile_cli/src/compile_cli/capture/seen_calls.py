@@ -6,24 +6,17 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from compile_cli.capture.overlaps import AUGMENTED
 from compile_cli.torch_compat import in_transform
-
-# Methods with the name of a write that change no memory, or give every element one value, whatever
-# else lies there.
-_HARMLESS = frozenset({"requires_grad_", "detach_", "rename_", "fill_", "zero_"})
 
 
 class SeenCalls(TorchFunctionMode):
     """While it is entered, notes whether torch's functions are called inside of a transform of
-    `torch.func` (`transforms`), and whether any of them writes to a tensor what hangs on what lies
-    in its memory (`writes`); of methods that give a tensor another rank (`x.unsqueeze_(0)`) the
+    `torch.func` (`transforms`); of methods that give a tensor another rank (`x.unsqueeze_(0)`) the
     name, the shape before, and the tensor (`reshaped`)."""
 
     def __init__(self) -> None:
         super().__init__()
         self.transforms = False
-        self.writes = False
         self.reshaped: list[tuple[str, torch.Size, torch.Tensor]] = []
 
     def __torch_function__(
@@ -39,18 +32,8 @@ class SeenCalls(TorchFunctionMode):
             read = func.__name__ == "__get__"
             func, args = (torch.Tensor.detach, args[:1]) if read else (torch.Tensor.set_, args[:2])
         self.transforms |= in_transform()
-        self.writes |= _writes(getattr(func, "__name__", ""), kwargs or {})
         before = args[0].shape if args and isinstance(args[0], torch.Tensor) else None
         result = func(*args, **(kwargs or {}))
         if before is not None and result is args[0] and len(before) != result.dim():
             self.reshaped.append((getattr(func, "__name__", ""), before, result))
         return result
-
-
-def _writes(name: str, kwargs: dict[str, Any]) -> bool:
-    """`add_`, `__iadd__`, `__setitem__`, and what has a tensor for its result."""
-    if kwargs.get("out") is not None or name == "__setitem__":
-        return True
-    if name.endswith("__"):
-        return name.strip("_") in AUGMENTED
-    return name.endswith("_") and name not in _HARMLESS
