@@ -12,10 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from loop_ir import Irregular, Kernel, Matmul, Node, fuse, verify
+from loop_ir import FuseOptions, Irregular, Kernel, Matmul, Node, fuse, verify
 from loop_ir.ir import statements
 
 SIZE, LAYERS = 8, 9
+INTO_MATMULS = FuseOptions(epilogue=True, prologue=True)
 Fn = Callable[..., Any]
 
 
@@ -45,6 +46,8 @@ FOLDED: dict[str, Fn] = {
     "a result of each": stack(plain, lambda x, every, x0: [*every[::-1], x0 + 1]),
     "views of each": stack(plain, lambda x, every, x0: [v.t() for v in every]),
     "the last ones": stack(plain, lambda x, every, x0: every[-1] - every[-2]),
+    "an operand of its own": stack(lambda x, w, x0: x @ w.bfloat16().float() + x),
+    "the last product": stack(lambda x, w, x0: x.sigmoid() @ w + x),
     "one weight": stack(lambda x, w, x0: plain(x, x0.t(), x0)),
 }
 WHOLE: dict[str, Fn] = {
@@ -77,14 +80,17 @@ def test_the_whole_is_what_it_was(
     )
     assert short.layers is not None and long.layers is None
     assert len(short.graph.nodes) < len(long.graph.nodes)
-    graph, want = short.whole(fuse(short.graph)), fuse(long.graph)
-    verify(graph)
-    assert graph.inputs == want.inputs
-    forms = [Counter(map(shape, g.nodes)) for g in (graph, want)]
-    assert forms[0] == forms[1]
+    whole = [short.whole(short.graph)]
+    for options in (FuseOptions(), INTO_MATMULS):
+        graph, want = short.whole(fuse(short.graph, options)), fuse(long.graph, options)
+        verify(graph)
+        assert graph.inputs == want.inputs
+        forms = [Counter(map(shape, g.nodes)) for g in (graph, want)]
+        assert forms[0] == forms[1]
+        whole.append(graph)
     expected = FOLDED[name](*args)
     expected = [expected] if isinstance(expected, Tensor) else expected
-    for one in (graph, short.whole(short.graph)):
+    for one in whole:
         got = list(evaluate_graph(one, args, short.constants))
         torch.testing.assert_close(got, [*expected], rtol=1e-3, atol=1e-4)
 

@@ -16,7 +16,7 @@ from functools import cached_property
 
 from loop_ir.errors import Irregular
 from loop_ir.ir.alike import node_form, renamed_node
-from loop_ir.ir.analysis import node_name, writes
+from loop_ir.ir.analysis import node_name, reads, writes
 from loop_ir.ir.nodes import Graph, GraphArg, Kernel, Node, TensorRef, UserKernel
 from loop_ir.ir.renaming import fresh_name
 from tensor_ir import Run, longest_run
@@ -80,12 +80,17 @@ class _Unfolding:
         self.last, self.end = self.first + run.period, run.end
         self.writer: dict[str, int] = {}
         for i, node in enumerate(graph.nodes):
-            for name in writes(node):
+            for name in (*writes(node), *self._own(i)):
                 if self._part(self.writer.setdefault(name, i)) != self._part(i):
                     raise Irregular(f"{name} is written in several layers")
         self.taken = self.given | {n for row in layers.rows for n in row} | {*layers.inputs}
         self.taken |= {*self.writer, *map(node_name, graph.nodes), *(s.name for s in graph.symbols)}
         self.versions: dict[tuple[str, int], str] = {}
+
+    def _own(self, number: int) -> set[str]:
+        """What a node makes for itself alone, as a matmul what it reads of its operands."""
+        node = self.graph.nodes[number]
+        return {*self.forms[number].names}.difference(reads(node), writes(node), self.given)
 
     def _part(self, number: int) -> int:
         return (number >= self.first) + (number >= self.last)
