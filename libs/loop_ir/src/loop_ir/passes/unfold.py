@@ -81,7 +81,8 @@ class _Unfolding:
         self.writer: dict[str, int] = {}
         for i, node in enumerate(graph.nodes):
             for name in (*writes(node), *self._own(i)):
-                if self._part(self.writer.setdefault(name, i)) != self._part(i):
+                first = self._part(self.writer.setdefault(name, i))
+                if first != self._part(i) and (first or i < self.end):
                     raise Irregular(f"{name} is written in several layers")
         self.taken = self.given | {n for row in layers.rows for n in row} | {*layers.inputs}
         self.taken |= {*self.writer, *map(node_name, graph.nodes), *(s.name for s in graph.symbols)}
