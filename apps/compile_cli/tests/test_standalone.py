@@ -173,6 +173,9 @@ def test_damaged_and_foreign_files_are_refused(saved: Path, tmp_path: Path) -> N
 def test_another_process_loads_it_without_tracing(saved: Path) -> None:
     code = f"""
 import sys
+import compile_cli.artifact, compile_cli.undecided
+for_planning = "loop_ir", "triton_emit", "tuning"
+assert not [name for name in for_planning if name in sys.modules], sys.modules.keys()
 from compile_cli import CompiledArtifact
 CompiledArtifact.load(path={str(saved)!r}, format="unpacked")
 slow = "torch._dynamo", "torch._functorch.aot_autograd", "aten_lowering", "triton"

@@ -10,6 +10,7 @@ on such a stream outside finds what eager leaves there. Streams and events are n
 table of objects; its graph calls methods of theirs, which AOTAutograd would call as it traces."""
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -69,10 +70,16 @@ for _call in (await_streams, release_streams, synchronize_here, record_here, wai
     LIBRARY.define(f"{_call.__name__}(int[] objects) -> ()")
     LIBRARY.impl(_call.__name__, _call, "CompositeExplicitAutograd")
     _CALLS[_call] = getattr(torch.ops.aten_lowering, _call.__name__).default
-    torch.library.register_fake(f"aten_lowering::{_call.__name__}", lambda _: None, lib=LIBRARY)
     fx.node.has_side_effect(_CALLS[_call])
 
 _OF_DEVICES = (torch.cuda.synchronize, torch.accelerator.synchronize)
+
+
+@cache
+def _for_tracing() -> None:
+    """To say what calls give where tensors are fake takes torch as long as a small graph."""
+    for call in _CALLS:
+        torch.library.register_fake(f"aten_lowering::{call.__name__}", lambda _: None, lib=LIBRARY)
 
 
 def one_stream(gm: fx.GraphModule) -> None:
@@ -105,6 +112,7 @@ def one_stream(gm: fx.GraphModule) -> None:
         with graph.inserting_before(graph.output_node()):
             graph.call_function(_CALLS[release_streams], (sorted(streams),))
     if called or streams:
+        _for_tracing()
         gm.recompile()
 
 
