@@ -73,6 +73,21 @@ def test_garbage_is_collected_after_a_compilation(monkeypatch: pytest.MonkeyPatc
     assert collecting == [False] * 3 and gc.isenabled()
 
 
+def test_garbage_is_collected_after_a_capture() -> None:
+    """Dynamo's, which takes longer; from the first on that this backend hears of."""
+    collecting = []
+
+    @torch.compiler.assume_constant_result
+    def two() -> int:
+        collecting.append(gc.isenabled())
+        return 2
+
+    for f in (torch.sin, lambda x: x * two()):
+        y = torch.compile(f, backend="compile_cli")(torch.ones(3))
+    assert y.tolist() == [2.0] * 3
+    assert collecting == [False] and gc.isenabled()
+
+
 def test_what_a_compilation_made_is_looked_at_with_what_is_old(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

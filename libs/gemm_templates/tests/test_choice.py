@@ -183,6 +183,7 @@ def test_all_candidates_are_built_before_any_runs():
 def test_candidates_that_are_late_are_measured_by_a_later_call(tmp_path):
     store, found = Store(tmp_path), candidates(PROBLEM, H200)
     first, second, *_ = (c for c in found if c.config is not None)
+    asked: list[str] = []
     options = [first, second, next(c for c in found if c.config is None)]
 
     class Elsewhere(Bound):
@@ -190,6 +191,7 @@ def test_candidates_that_are_late_are_measured_by_a_later_call(tmp_path):
             self.ready, self.config = ready, config
 
         def is_late(self):
+            asked.append("template")
             return self.config not in self.ready
 
         def prepare(self, inputs, m=None):
@@ -211,7 +213,8 @@ def test_candidates_that_are_late_are_measured_by_a_later_call(tmp_path):
     def refuses(t):
         raise RuntimeError("not on this GPU")
 
-    none = call((), forbidden=True)
+    none = call((), forbidden=True, extern=lambda t: asked.append("vendor"))
+    assert asked == ["vendor", "template", "template"]  # which compile while that loads
     assert (none.config, none.reason) == (None, "no time") and len(none.late) == 2
     some = call((first.config,), 3.0, 2.0)
     assert some.config == first.config and some.late == {second.label}
