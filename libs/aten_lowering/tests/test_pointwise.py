@@ -284,6 +284,14 @@ def test_functions_of_complex_numbers(function: Any, oracle: Any) -> None:
         assert torch.equal(got.signbit()[zeros], eager.signbit()[zeros])
 
 
+def test_gradients_of_complex_functions(oracle: Any) -> None:
+    def run(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        seeds = [aten.sigmoid_backward(y, x.sigmoid()), aten.tanh_backward(y, x.tanh())]
+        return [*seeds, torch.addcdiv(x, y, x, value=2j)]
+
+    native(oracle(run, *torch.randn(2, 3, dtype=torch.complex128)))
+
+
 def test_powers_of_complex_numbers(oracle: Any) -> None:
     x, y = torch.randn(2, 4, 6, dtype=torch.complex128)
     x[0] = 0

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from aten_lowering.complexes import COMPLEX as COMPLEX
-from aten_lowering.complexes import Pair, conjugate, of_pairs, product, scaled_sum, selection
+from aten_lowering.complexes import Pair, of_pairs, product, scaled_sum, selection
 
 aten = torch.ops.aten
 
@@ -200,9 +200,12 @@ of_pairs(aten.div.Tensor, aten.div.Scalar)(_quotient)
 of_pairs(aten.addcdiv.default)(lambda x, y, z, value=1: scaled_sum(x, _quotient(y, z), value))
 of_pairs(aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar)(_power)
 of_pairs(aten.tanh_backward.default)(lambda grad, y: product(grad, _of_square(y)))
-of_pairs(aten.sigmoid_backward.default)(
-    lambda grad, y: product(grad, conjugate(product(y, (1 - y[0], -y[1]))))
-)
+
+
+@of_pairs(aten.sigmoid_backward.default)
+def _sigmoid_backward(grad: Pair, y: Pair) -> Pair:
+    real, imaginary = product(y, (1 - y[0], -y[1]))
+    return product(grad, (real, -imaginary))
 
 
 def _of_square(y: Pair) -> Pair:

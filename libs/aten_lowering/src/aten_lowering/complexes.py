@@ -78,6 +78,7 @@ def joined(real: Tensor, imaginary: Tensor) -> Tensor:
 
 
 def product(x: Pair, y: Pair) -> Pair:
+    """Of two complex numbers."""
     return x[0] * y[0] - x[1] * y[1], x[0] * y[1] + x[1] * y[0]
 
 
@@ -111,7 +112,7 @@ def _neg(x: Pair) -> Pair:
 
 
 @of_pairs(aten.conj_physical.default, aten._conj_physical.default)
-def conjugate(x: Pair) -> Pair:
+def _conjugate(x: Pair) -> Pair:
     return x[0], -x[1]
 
 
@@ -160,6 +161,7 @@ def _sum(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 
 
 def selection(mask: Tensor, x: Pair, y: Pair) -> Pair:
+    """`x` where the mask is true, else `y`."""
     real, imaginary = (torch.where(mask, a, b) for a, b in zip(x, y, strict=True))
     return real, imaginary
 
@@ -278,7 +280,9 @@ _by_parts(
     aten.masked_fill.Scalar, aten.masked_fill.Tensor, aten.copy.default, aten.cumsum.default,
     aten.slice_scatter.default, aten.index_put.default, aten._unsafe_index.Tensor,
     aten.alias_copy.default, aten.diag_embed.default, aten.diagonal_scatter.default,
-    aten.as_strided_scatter.default, *of_ranks("reflection_pad{}d", 1, 2, 3),
+    aten.as_strided_scatter.default, aten.scatter_add.default, aten.scatter.src,
+    aten._unsafe_index_put.default, aten.index_fill.int_Tensor, aten.index_fill.int_Scalar,
+    *of_ranks("reflection_pad{}d", 1, 2, 3),
     *of_ranks("reflection_pad{}d_backward", 1, 2, 3), *of_ranks("replication_pad{}d", 1, 2, 3),
 )  # fmt: skip
 
