@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -205,9 +206,10 @@ def dropout_and_residual() -> tuple[Callable[..., Any], tuple[Tensor, ...]]:
     return lambda x, y: F.dropout(x, 0.5, True) + y, (rows(7, 5), rows(7, 5))
 
 
-def optimizer() -> tuple[Callable[..., Any], tuple[Tensor, ...]]:
+def optimizer(count: int = 3) -> tuple[Callable[..., Any], tuple[Tensor, ...]]:
     """One step of torch's AdamW over lists of tensors."""
-    made = tuple(torch.nn.Parameter(rows(5, 7)) for _ in range(3))
+    sizes = ((5, 7), (7,), (3, 4), (16, 16)) if count > 3 else ((5, 7),)
+    made = tuple(torch.nn.Parameter(rows(*sizes[n % len(sizes)])) for n in range(count))
     for p in made:
         p.grad = p.detach() * 2
     adamw = torch.optim.AdamW(made, foreach=True)
@@ -245,13 +247,16 @@ STEPS = {
     "gradients clipped": Step(clipping, (4,)),
     "gradients unscaled": Step(unscaling, (2,)),
     "optimizer": Step(optimizer, (2,)),
+    "optimizer of a hundred": Step(partial(optimizer, 100), (4,)),
     "batch norm in training, which counts": Step(batch_norm, (1,)),
     "in place": Step(in_place, (1,)),
     "dropout and sum": Step(dropout_and_residual, (1,), random=True),
 }
 
 
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * ("hundred" in n)) for n in STEPS]
+)
 def test_steps(name: str, programs: list[Program]) -> None:
     step = STEPS[name]
     torch.manual_seed(0)
