@@ -157,6 +157,10 @@ WORK = {
     "gradient of an activation, and its sum for a bias": Work(
         lambda x, w, b: F.gelu(F.linear(x, w, b)), lambda: (rows(8, 8), rows(8, 8), rows(8)), 1, 1
     ),
+    "nearest of a code book": Work(
+        lambda x, c: (x[:, None] - c).square().sum(-1).argmin(-1),
+        lambda: (rows(256, 8), rows(256, 8)), 1,
+    ),
     "running products": Work(lambda x: x.cumprod(1), lambda: (rows(2, 300),), 1, 1),
 }  # fmt: skip
 

@@ -43,6 +43,8 @@ _MORE = 16
 # Where several results are computed again, all but one of which are thrown away at each point, an
 # operation counts as so many: nothing else hides it.
 _CHOSEN = 2
+# Elements of rows that are written out where much is made of little.
+_WRITTEN_OUT = 32
 # Bytes that the second-level cache does not keep.
 _SPREAD = 32 << 20
 _NUMBER = 8  # bytes
@@ -367,7 +369,11 @@ class Scheduler:
         return self._moved(number, parts, left)
 
     def _alone(self, kernel: Kernel, name: str) -> Kernel:
-        return self.alike.once("alone", (kernel,), lambda: alone(kernel, name), (name,))
+        """Longer rows are written out where that reads little again: distances of all pairs."""
+        moved = self._moves(kernel)
+        read, written = sum(moved.read.values()), sum(moved.written.values())
+        most = _WRITTEN_OUT if written >= _PICKED * read else 4
+        return self.alike.once("alone", (kernel,), lambda: alone(kernel, name, most), (name,))
 
     def _moved(
         self, number: int, parts: dict[str, Kernel], left: Kernel | None

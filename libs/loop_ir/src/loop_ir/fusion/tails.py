@@ -12,10 +12,10 @@ from loop_ir.splitting.online_softmax import pair_softmax
 from loop_ir.splitting.stages import separate
 
 
-def alone(kernel: Kernel, name: str) -> Kernel:
-    """What a kernel does for a buffer, over all points where nothing is reduced, or rows are of a
-    few elements."""
-    part = rewrite(drop_dead_statements(kernel, {name}) or kernel)
+def alone(kernel: Kernel, name: str, most: int = 4) -> Kernel:
+    """What a kernel does for a buffer, over all points where nothing is reduced, or rows are of
+    `most` elements."""
+    part = rewrite(drop_dead_statements(kernel, {name}) or kernel, most)
     inner = inner_axes(part)
     if not inner:
         return part
