@@ -199,7 +199,7 @@ kernel k(
     assert emitted.schedule.kind == "tiled" and "tl.load(in1 + yindex)" in emitted.source
 
 
-@pytest.mark.parametrize(("inside", "warps"), [(True, 4), (False, 1)])
+@pytest.mark.parametrize(("inside", "warps"), [(True, 4), (False, 2)])
 def test_scattered_elements_have_many_warps(inside: bool, warps: int) -> None:
     """Rows that lie at one place each have not."""
     place = "load p[i0*8 + r0]" if inside else "load p[i0*8]"

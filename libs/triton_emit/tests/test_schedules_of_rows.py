@@ -96,7 +96,7 @@ kernel k(
 @pytest.mark.parametrize(("text", "expected"), [
     (NORM, Schedule("persistent", 1, 16384, 32)),
     (NORM.replace("16384", "16385"), Schedule("looped", 1, 4096, 32)),
-    (COSINES, Schedule("persistent", 1, 1024, 2)),
+    (COSINES, Schedule("persistent", 1, 1024, 1)),
     (COLUMNS.replace("WIDTH", "100000"), Schedule("looped", 64, 32, 4)),
     (COLUMNS.replace("WIDTH", "100001"), Schedule("looped", 64, 16, 4)),
     (COLUMNS.replace("WIDTH", "3"), Schedule("looped", 16, 512, 32)),

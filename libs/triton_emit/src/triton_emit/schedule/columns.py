@@ -59,7 +59,7 @@ def whole_columns(
     if rblock > _WHOLE_COLUMNS or not 0 < held_numbers(kernel) <= 2:
         return None
     numbers = held_numbers(kernel)
-    xblock = min(line, _WHOLE_TILE // numbers // rblock)
+    xblock = min(line if numbers == 1 else 32, _WHOLE_TILE // rblock)
     if rblock == _WHOLE_COLUMNS and not moves_vectors(kernel):
         xblock *= 2
     if rows < 2 * MULTIPROCESSORS * xblock:

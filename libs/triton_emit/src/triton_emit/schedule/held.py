@@ -57,11 +57,12 @@ def _persistent(
     bf16 on an H100: 213 us, 235 of 16). Rows past 256 elements of which more
     is moved than read for one number have a warp for themselves, which joins nothing (on an H100,
     layer norm of 144000 x 320 of bf16: 69 us, 79 of two warps with four rows; gradients of cosines
-    of 90000 x 500: 142 us, 152 of two warps), those of wider elements, or over 512, two (gradient
-    of a masked softmax with dropout: 424 us, 583 of one).
+    of 90000 x 500: 142 us, 152 of two warps), those of wider elements, or three rows over 512, two
+    (gradient of a masked softmax with dropout: 424 us, 583 of one). As few a thread of short rows
+    that are stored, wide ones or of 64 (softmax of 17 of f32: 131 us, 201 of 32).
     applies: something is stored for each element; kept: rows that are read."""
     if ROW < rblock <= 1024 and (applies or kept > 1) and rows >= 4 * MULTIPROCESSORS:
-        each = 512 if wide or rblock > 512 else 1024  # elements of a warp
+        each = 512 if wide or (rblock > 512 and kept > 2) else 1024  # elements of a warp
         xblock, warps = max(1, each // rblock), max(1, rblock // each)
         return Schedule("persistent", xblock, rblock, warps, index_bits=bits)
     if rblock <= 1024:
@@ -69,7 +70,8 @@ def _persistent(
         xblock = max(1, min(max(64, 1024 // rblock), tile // rblock))
         while xblock > 1 and rows < 4 * MULTIPROCESSORS * xblock:
             xblock //= 2
-        each = 512 if xblock == 1 or xblock == rblock == 64 else 1024
+        few = applies and (xblock == rblock == 64 or (wide and rblock <= 32))
+        each = 512 if xblock == 1 or few else 1024
         warps = max(1, xblock * rblock // each)
         return Schedule("persistent", xblock, rblock, warps, index_bits=bits)
     most = 32 if rblock > HELD_ROW else 8 if kept <= 3 else 16
@@ -83,7 +85,8 @@ def together(kernel: Kernel, share: int, bits: Literal[32, 64]) -> Schedule:
     piece = piece_of(int(inner_bound(kernel) or 1), share)
     rblock = next_power_of_two(piece)
     each = 32 if row_bytes(kernel) == 1 else 64
-    warps = max(1, rblock * next_power_of_two(held_numbers(kernel)) // (each * LANES))
+    numbers = max(held_numbers(kernel), len(rows_read(kernel)))
+    warps = max(1, rblock * next_power_of_two(numbers) // (each * LANES))
     return Schedule("persistent", 1, rblock, min(32, warps), index_bits=bits, share=share)
 
 

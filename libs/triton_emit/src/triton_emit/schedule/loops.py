@@ -56,7 +56,9 @@ def looped(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]) -> Sche
     applies = any(isinstance(s, Store) for p in phases for s in p.body)
     if again and applies and width > 2 * HELD_ROW:
         warps = 32
-    each = 256 if pairs or (warps == 32 and not again) else 512
+    lines = all(len(p.axes) == 1 for p in phases)
+    small = not (warps == 32 and lines) if pairs else warps == 32 and not again
+    each = 256 if small else 512
     rblock = min(each * warps, next_power_of_two(width))
     if again and rows >= 2 * MULTIPROCESSORS:
         least = max(2048, 128 * warps)
@@ -77,7 +79,6 @@ def looped(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]) -> Sche
     most = max(4, rblock // (128 if again and width > HELD_ROW else 256))
     warps = min(warps, most)
     scanning = any(isinstance(s, Scan) for s in statements(kernel))
-    lines = all(len(p.axes) == 1 for p in phases)
     if warps == 8 and rblock >= 2048 and lines and not (again or scanning):
         warps = 16
     return Schedule("looped", 1, rblock, warps, index_bits=bits)

@@ -174,7 +174,7 @@ def _plane(kernel: Kernel, columns: int, points: int, bits: Literal[32, 64]) -> 
     if not x or points < 2 * MULTIPROCESSORS * x * y:
         return None
     taken = 2 if pairs else int(not aligned(kernel))
-    return Schedule("tiled", x, 1, 2 if windows else 4, 1, bits, y, vector=taken)
+    return Schedule("tiled", x, 1, 2 if windows and not pairs else 4, 1, bits, y, vector=taken)
 
 
 def _snug(columns: int, widths: Sequence[int]) -> int:
