@@ -374,3 +374,39 @@ def test_what_a_masked_load_comes_to_takes_no_name_of_the_reader(n: int, more: s
     """At the points of what it reads, where that is stored too, and at others."""
     text = PADDED.format(n=n, less=n - 2, results=f"y: f32[{n}] cuda:0{more}")
     assert "load p" not in print_graph(agree(text))
+
+
+WINDOWS = """
+graph g(
+    x: f32[N] cuda:0,
+):
+  kernel power(
+      x: f32[N] cuda:0,
+      out p: f32[N] cuda:0,
+  ):
+    parallel i0 < N:
+      once:
+        v0 = load x[i0] : f32
+        v1 = const 0.75 : f32
+        v2 = OP(v0, v1) : f32
+        store p[i0] = v2
+  kernel window(
+      p: f32[N] cuda:0,
+      out y: f32[M] cuda:0,
+  ):
+    parallel i0 < M:
+      once:
+        v0 = load p[i0] : f32
+        v1 = load p[i0 + 1] : f32
+        v2 = add(v0, v1) : f32
+        v3 = load p[i0 + 2] : f32
+        v4 = add(v2, v3) : f32
+        store y[i0] = v4
+  return (y: f32[M] cuda:0)
+"""
+
+
+@pytest.mark.parametrize(("op", "left"), [("pow", 2), ("div", 1)])
+def test_powers_are_not_computed_again_for_each_window(op: str, left: int) -> None:
+    text = WINDOWS.replace("OP", op).replace("N", str(1 << 24)).replace("M", str((1 << 24) - 2))
+    assert len(kernels(fuse(parse_graph(text)))) == left

@@ -61,6 +61,11 @@ gcd zeta laguerre legendre chebyshev hermite gamma_series gamma_fraction
 """
 _FUNCTIONS = frozenset(_FUNCTION_NAMES.split())
 _COSTLY = _FUNCTIONS | {"div", "near_div", "floordiv", "truncdiv", "mod", "fmod"}
+# Operations of those that are no few instructions around one of the GPU's own, of f32 on an H100:
+# 82 million points with nine sines each take 1.5 ms, 9 million with eleven powers 0.4 ms.
+_OPERATIONS = dict.fromkeys(_COSTLY, 8)
+_OPERATIONS |= dict.fromkeys(("sin", "cos", "tan", "asin", "acos", "atan", "atan2", "lgamma"), 48)
+_OPERATIONS["pow"] = 96
 
 
 @dataclass(frozen=True)
@@ -480,7 +485,7 @@ class Scheduler:
 
     def _work(self, kernel: Kernel) -> int:
         """Operations that a kernel does."""
-        return self._done(kernel, lambda op: 8 if op in _COSTLY else 1)
+        return self._done(kernel, lambda op: _OPERATIONS.get(op, 1))
 
     def _functions(self, kernel: Kernel) -> int:
         """How often it evaluates a function such as `sin`."""

@@ -5,7 +5,7 @@ from math import gcd
 from typing import Literal
 
 from loop_ir import HELD_ROW, DType, Indirect, Kernel, Load, Reduce, Store, row_of_pieces
-from loop_ir.ir import statements
+from loop_ir.ir import scans, statements
 from triton_emit.rereading import computes_again
 from triton_emit.schedule.h200 import LANES, MULTIPROCESSORS, NARROW, ROW
 from triton_emit.schedule.record import Schedule, next_power_of_two, piece_of
@@ -24,6 +24,8 @@ _SHORT = 128
 _LEAST_CUT, _MOST_NUMBERS = 4096, 64
 # Loads of a thread: windows of a row are many.
 _MOST_LOADS = 1024
+# Rows that are too many for 32 elements of each a thread, as the numbers that scans take along.
+_MANY = 4
 # Where nothing but the row itself is kept: 32 elements a thread.
 WIDEST_ROW = 32768
 
@@ -32,7 +34,8 @@ def held(kernel: Kernel, rblock: int, rows: int, bits: Literal[32, 64]) -> Sched
     """As `_persistent` says, but for what a kernel does with short rows or with wide numbers."""
     applies = any(isinstance(s, Store) for p in kernel.phases if p.axes for s in p.body)
     wide = any(s.dtype.itemsize > 2 for s in row_loads(kernel))
-    schedule = _persistent(rblock, rows, bits, applies, len(rows_read(kernel)), wide)
+    kept = _MANY if scans(kernel) else len(rows_read(kernel))
+    schedule = _persistent(rblock, rows, bits, applies, kept, wide)
     if (cut := cut_rows(kernel, schedule)) is not None:
         return cut
     if _scatters(kernel):
@@ -74,7 +77,7 @@ def _persistent(
         each = 512 if xblock == 1 or few else 1024
         warps = max(1, xblock * rblock // each)
         return Schedule("persistent", xblock, rblock, warps, index_bits=bits)
-    most = 32 if rblock > HELD_ROW else 8 if kept <= 3 else 16
+    most = 32 if rblock > HELD_ROW else 16 if kept >= _MANY else 8
     return Schedule("persistent", 1, rblock, min(most, rblock // 512), index_bits=bits)
 
 
