@@ -20,6 +20,7 @@ import torch
 
 from compile_cli.artifact import Artifact
 from compile_cli.errors import NoArtifact
+from compile_cli.garbage import collected_later
 from compile_cli.hosts import Runner, boxed
 from compile_cli.options import Options
 from compile_cli.torch_compat import (
@@ -130,22 +131,27 @@ def cacheable(compile_fx: Callable[..., GraphCode]) -> Callable[..., GraphCode]:
     return marked
 
 
+def until_compiled() -> ExitStack:
+    """What ends with the compilation that torch is at: from the first of this backend's on, Python
+    looks for no garbage while Dynamo captures, either, which takes it as long."""
+    if _begins not in callback_handler.start_callbacks:  # `torch._dynamo.reset` forgets them
+        callback_handler.register_start_callback(_begins)
+        callback_handler.register_end_callback(lambda _: _UNTIL_COMPILED.close())
+    return _UNTIL_COMPILED
+
+
 def kept_when_compiled() -> None:
     """Of a graph of `cached`, as its backward pass is compiled. Most are when they first run, this
     backend having returned: AOTAutograd then keeps forward and backward, if its switch is on."""
     if not functorch_config.bundled_autograd_cache:
-        _UNTIL_COMPILED.enter_context(functorch_config.patch(bundled_autograd_cache=True))
-        if _compiled not in callback_handler.end_callbacks:
-            callback_handler.register_end_callback(_compiled)
+        until_compiled().enter_context(functorch_config.patch(bundled_autograd_cache=True))
 
 
 _UNTIL_COMPILED = ExitStack()
-"""The switch of torch's that is on for as long as a backward pass is compiled."""
 
 
-def _compiled(_: CallbackArgs) -> None:
-    """Torch calls this when a compilation has ended, or failed, and what it made is kept."""
-    _UNTIL_COMPILED.close()
+def _begins(_: CallbackArgs) -> None:
+    _UNTIL_COMPILED.enter_context(collected_later())
 
 
 def cached(options: Options) -> ExitStack:

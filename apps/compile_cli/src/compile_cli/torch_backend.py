@@ -9,7 +9,7 @@ import functools
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from importlib.metadata import entry_points
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,6 @@ with collected_later():
         TorchDynamoException,
         aot_autograd,
         aot_module_simplified,
-        callback_handler,
         counters,
         register_backend,
         untraced,
@@ -40,7 +39,6 @@ with collected_later():
 
 if TYPE_CHECKING:
     from compile_cli.graph_compiler import GraphCompiler
-    from compile_cli.torch_compat import CallbackArgs
 
 _MATMULS = {"linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "addbmm", "einsum"}
 CANDIDATES = 5  # templates that are compiled for a matmul, to be measured
@@ -58,7 +56,7 @@ def compile_cli(
     refused by name. mode: one of torch.compile's, which stands for some of them (`options.MODES`).
     """
     began = perf_counter()
-    _while_dynamo_compiles()
+    graph_cache.until_compiled()
     settings = Options.from_mapping({**Options.of_mode(mode), **(options or {})})
 
     @functools.cache
@@ -144,24 +142,6 @@ def _is_ours(error: Exception) -> bool:
     return any(name.split(".")[0] in _OURS and name != __name__ for name in frames)
 
 
-_DYNAMO_COMPILES = ExitStack()
-
-
-def _begins(_: CallbackArgs) -> None:
-    _DYNAMO_COMPILES.enter_context(collected_later())
-
-
-def _ended(_: CallbackArgs) -> None:
-    _DYNAMO_COMPILES.close()
-
-
-def _while_dynamo_compiles() -> None:
-    """Python looks for no garbage while Dynamo captures, either: a tenth of that, too."""
-    if _begins not in callback_handler.start_callbacks:  # `torch._dynamo.reset` forgets them
-        callback_handler.register_start_callback(_begins)
-        callback_handler.register_end_callback(_ended)
-
-
 def _register() -> None:
     """Makes the backend known by name, unless the installed package's entry point does."""
     if "compile_cli" not in entry_points(group="torch_dynamo_backends").names:
@@ -169,7 +149,7 @@ def _register() -> None:
 
 
 _register()
-_while_dynamo_compiles()
+graph_cache.until_compiled()
 
 
 # What the package calls it.
