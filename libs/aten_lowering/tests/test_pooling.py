@@ -11,7 +11,10 @@ import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
+from aten_lowering import lower
 from aten_lowering.pool_offsets import OFFSETS, OFFSETS_BACKWARD
 from loop_ir import Extern, Kernel, Load
 
@@ -180,8 +183,7 @@ def test_adaptive_pooling(oracle: Any, shape: tuple[int, ...], size: tuple[int, 
     run, inputs = gradients(x, averages, averages_backward, size)
     lowered = oracle(run, *inputs)
     assert [type(n) for n in lowered.graph.nodes] in ([Kernel], [Kernel] * 2)
-    if shape[-2] < 40:  # more places than are written out
-        oracle(lambda a: largest(a, size), x)
+    oracle(lambda a: largest(a, size), x)
     run, inputs = gradients(x, largest, largest_backward, size)
     oracle(run, *inputs)
 
@@ -294,10 +296,23 @@ def test_integers(oracle: Any) -> None:
 
 
 def test_what_stays_a_call(oracle: Any) -> None:
-    lowered = oracle(maxima([6]), image(1, 2, 12, 12),
+    lowered = oracle(maxima([65, 2]), image(1, 2, 66, 4),
                      fallbacks=["aten.max_pool2d_with_indices.default"])  # fmt: skip
     assert [type(n) for n in lowered.graph.nodes] == [Extern]
-    assert lowered.fallbacks[0].reason == "places in windows of more than 27"
+    assert lowered.fallbacks[0].reason == "places of 64 and more"
+
+
+def test_places_in_large_windows(oracle: Any) -> None:
+    """One dimension after the other, among equals and NaN the first and the last, as in one."""
+    x = image(1, 2, 14, 15)
+    x[0, 0, 3:9, 2:13] = 5.0
+    x[0, 1, 4, 5:8] = float("nan")
+    x[0, 1, 9, 3] = float("nan")
+    for args in (([6],), ([6, 7], [2, 3], [2, 3]), ([4, 8], [3, 1], [1, 2], [2, 1])):
+        lowered = oracle(maxima(*args), x)
+        assert [type(n) for n in lowered.graph.nodes] == [Kernel] * 2
+    oracle(maxima([6], [4]), torch.full((1, 1, 12, 12), float("-inf")))
+    oracle(lambda a: largest(a, (1, 2, 3)), image(1, 2, 9, 8, 11))
 
 
 @pytest.mark.parametrize("dims", [2, 3])
@@ -320,3 +335,18 @@ def test_windows_that_begin_at_random(oracle: Any, dims: int, dtype: torch.dtype
     x[1, 2, ..., 2] = NAN
     lowered = oracle(fn, x, torch.rand(2, 3, dims, dtype=dtype), image(2, 3, *out, dtype=dtype))
     assert [type(n) for n in lowered.graph.nodes] == [Kernel] * 6
+
+
+def test_gradients_of_large_windows_that_overlap(evaluate_graph: Any) -> None:
+    """On a GPU each window adds its own, where every place would ask several."""
+    x, size = image(2, 3, 25, 31), (2, 3)
+    places, gradient = largest(x, size)[1], image(2, 3, *size)
+    for extent, nodes in ((x, 2), (image(2, 3, 24, 30), 1)):
+        with FakeTensorMode(), torch.device("cuda"):
+            given = [torch.empty(t.shape, dtype=t.dtype) for t in (gradient, extent, places)]
+            graph = make_fx(lambda g, a, p: [largest_backward(g, a, size, p)])(*given)
+        lowered = lower(graph)
+        assert [type(n) for n in lowered.nodes] == [Kernel] * nodes
+        if nodes == 2:
+            (got,) = evaluate_graph(lowered, [gradient, x, places], {})
+            torch.testing.assert_close(got, largest_backward(gradient, x, size, places))

@@ -84,15 +84,17 @@ def combine(
     reduce: str,
     include_self: bool = True,
     tally: Tally | None = None,
+    few: bool = False,
 ) -> None:
     """As `_update`, of several places for each of the points; an `input` of None is zeros. tally:
-    what a mean divides by is the same all over slices, of which these are counted."""
+    what a mean divides by is the same all over slices, of which these are counted. few: no more
+    than a few meet, so that sums of 16 bits are right."""
     out, mode = result.operand, _MODES.get(reduce, "set")
     require(mode == "set" or out.dtype in _COMBINED, f"scattered {reduce} of {out.dtype.value}")
     neutral, mean = _neutral(mode, opmath(out.dtype)), reduce == "mean"
     given = call, out, input, tuple(points), parts, mode, neutral
     meeting = Meeting.of(call, out.size, tuple(points), parts)
-    if meeting is not None and reduce_in_few(*given, mean, include_self, meeting):
+    if meeting is not None and not few and reduce_in_few(*given, mean, include_self, meeting):
         return
     require(not torch.are_deterministic_algorithms_enabled(), "its order is to be deterministic")
     require(mode != "mul" or call.on_cpu, "scattered products on a GPU are retried, unmeasured")
@@ -100,10 +102,10 @@ def combine(
     if meeting is not None and not (include_self or call.in_place):
         marked = marks(call, out, tuple(points), parts, meeting)
     forgets = include_self or marked is not None
-    if meeting is not None and forgets and not mean and reduce_in_copies(*given, marked, meeting):
+    if meeting and not few and forgets and not mean and reduce_in_copies(*given, marked, meeting):
         return
     target, counts = out, None
-    wide = opmath(out.dtype)
+    wide = out.dtype if few else opmath(out.dtype)
     if mode != "set" and wide is not out.dtype:
         # Each sum is rounded once: 16-bit numbers would lose all that is small beside them. In
         # place that moves much memory for few sums, and CUDA's own operators do not either.
