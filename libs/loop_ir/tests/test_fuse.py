@@ -552,3 +552,40 @@ graph g(
     (kernel,) = kernels(fused)
     assert "load row[(i1 - 1)%4] if" in body(kernel)
     assert_same(graph, fused, *inputs_of(graph))
+
+
+TILES = """
+graph g(
+    x: f32[NW, 2400] cuda:0,
+):
+  kernel scale(
+      x: f32[NW, 2400] cuda:0,
+      out m: f32[20, 20] cuda:0,
+  ):
+    parallel i0 < 20, i1 < 20:
+      over r0 < NR, r1 < 120:
+        v0 = load x[i0*NR*2400 + r0*2400 + i1*120 + r1] : f32
+        v1 = reduce max(v0) : f32
+      once:
+        store m[i0*20 + i1] = v1
+  kernel turned(
+      x: f32[NW, 2400] cuda:0,
+      m: f32[20, 20] cuda:0,
+      out y: f32[2400, NW] cuda:0,
+  ):
+    parallel i1 < 20, r1 < 120, i0 < 20, r0 < NR:
+      once:
+        v0 = load x[i0*NR*2400 + r0*2400 + i1*120 + r1] : f32
+        v1 = load m[i0*20 + i1] : f32
+        v2 = div(v0, v1) : f32
+        store y[i1*120*NW + r1*NW + i0*NR + r0] = v2
+  return (y: f32[2400, NW] cuda:0)
+"""
+
+
+@pytest.mark.parametrize(("rows", "columns", "count"), [(128, 120, 2), (128, 128, 1)])
+def test_rows_that_would_be_stored_across_memory(rows: int, columns: int, count: int) -> None:
+    """Not where a tile of two dimensions turns them around."""
+    text = TILES.replace("NW", str(20 * rows)).replace("NR", str(rows))
+    text = text.replace("2400", str(20 * columns)).replace("120", str(columns))
+    assert len(kernels(fuse(parse_graph(text)))) == count

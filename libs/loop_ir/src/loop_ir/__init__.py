@@ -70,6 +70,7 @@ from loop_ir.ir.strides import columns_part as columns_part
 from loop_ir.ir.strides import divides_lines as divides_lines
 from loop_ir.ir.strides import picks_along as picks_along
 from loop_ir.ir.strides import picks_rows as picks_rows
+from loop_ir.ir.strides import plane_of_row as plane_of_row
 from loop_ir.ir.strides import reduces_columns as reduces_columns
 from loop_ir.ir.verify import verify as verify
 from loop_ir.passes.base import Pass as Pass

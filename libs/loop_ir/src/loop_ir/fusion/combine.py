@@ -36,7 +36,7 @@ from loop_ir.ir.renaming import (
 )
 from loop_ir.ir.rewrite import map_statements, ranges_of, substitute_axes
 from loop_ir.ir.staging import Item, Unstageable, items_of, stage
-from loop_ir.ir.strides import holds_rows, reads_across
+from loop_ir.ir.strides import holds_rows, plane_of_row, reads_across, turns_rows
 from loop_ir.passes import cse
 
 _APART = Mismatch("they read the same buffer at other points")
@@ -72,7 +72,7 @@ def combine(
     plain = align(left, right)
     reason = plain
     if isinstance(plain, Alignment):
-        fused = _fuse(first, second, plain, dead)
+        fused = _fuse(first, second, plain, dead, hints)
         if isinstance(fused, Kernel) and (feeds or _shares_a_load(first, second, fused)):
             return fused
         reason = fused if isinstance(fused, Mismatch) else _APART
@@ -80,7 +80,7 @@ def combine(
         linked = align_by_strides(left, right, one, two, hints)
         if isinstance(linked, Mismatch) or linked == plain:
             continue
-        fused = _fuse(first, second, linked, dead)
+        fused = _fuse(first, second, linked, dead, hints)
         if isinstance(fused, Kernel) and (feeds or _shares_a_load(first, second, fused)):
             return fused
         reason = fused if isinstance(fused, Mismatch) else _APART
@@ -116,7 +116,11 @@ def _links(first: Kernel, second: Kernel) -> list[tuple[sympy.Expr, sympy.Expr]]
 
 
 def _fuse(
-    first: Kernel, second: Kernel, alignment: Alignment, dead: frozenset[str]
+    first: Kernel,
+    second: Kernel,
+    alignment: Alignment,
+    dead: frozenset[str],
+    hints: Mapping[str, int],
 ) -> Kernel | Mismatch:
     symbols = union_symbols(first.symbols, second.symbols)
     axes = (*alignment.axes, *alignment.inner)
@@ -158,6 +162,9 @@ def _fuse(
     if not (single_direction(kernel) or holds_rows(kernel)):
         return Mismatch("they walk over the inner axes in opposite directions")
     kernel = used_buffers(forward(cse.eliminate(kernel)))
+    apart = turns_rows(kernel) and not (turns_rows(first) or plane_of_row(kernel))
+    if apart and sum(traffic(kernel, hints).written.values()) > _FEW_BYTES:
+        return Mismatch("rows would be stored across memory")
     why = hazard(kernel)
     return kernel if why is None else Mismatch(f"in {first.name} with {second.name}, {why}")
 

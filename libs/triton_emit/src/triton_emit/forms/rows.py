@@ -16,6 +16,7 @@ from loop_ir import (
     Stmt,
     Store,
     columns_part,
+    plane_of_row,
     reduces_columns,
 )
 from loop_ir.ir import statements
@@ -26,7 +27,6 @@ from triton_emit.schedule import (
     Schedule,
     fills_less,
     next_power_of_two,
-    plane_of_row,
     shares_factors,
     shares_rows,
     walks,

@@ -21,7 +21,6 @@ from triton_emit.schedule.traits import (
     can_loop,
     inner_bound,
     inner_spaces,
-    plane_of_row,
     row_bytes,
     shares_rows,
     streams,

@@ -15,8 +15,6 @@ from triton_emit.vectors import neighbours
 PAIRS = {Reduce: ("welford", "softmax"), Scan: ("argmax", "argmin", "logsumexp")}
 # Of tensors whose lines leave it first, where rows are held and where they are walked over.
 _MOST_STREAMED, _MOST_OF_CHUNKS = 320 << 20, 255 << 20
-# Elements of a row that is a tile of two dimensions.
-WIDEST_PLANE = 32768
 # Tensors that an update reads at each point: of more, a thread could not hold what it reads.
 _READ = range(3, 9)
 
@@ -60,28 +58,6 @@ def updates(kernel: Kernel) -> bool:
     moved = [s for s in statements(kernel) if isinstance(s, Load | Store) and s.index.free_symbols]
     read = {s.buffer for s in moved if isinstance(s, Load)}
     return len(read) in _READ and any(s.buffer in read for s in moved if isinstance(s, Store))
-
-
-def plane_of_row(kernel: Kernel) -> tuple[int, ...]:
-    """The sizes of rows along two axes, powers of two, of which something is read or stored along
-    the first as well: as one tile of two dimensions, which is turned around in shared memory, all
-    of it moves along memory (128 x 128 tiles of bf16 cast to 8 bits, and the transpose of that).
-    Empty: rows are no such."""
-    spaces = inner_spaces(kernel)
-    if (
-        len(spaces) != 1
-        or len(spaces[0]) != 2
-        or any(isinstance(s, Scan) for s in statements(kernel))
-    ):
-        return ()
-    sizes = [int(a.extent) if a.extent.is_Integer else 0 for a in spaces[0]]
-    first, last = (a.symbol for a in spaces[0])
-    moved = [
-        s.index for p in kernel.phases if p.axes for s in p.body if isinstance(s, Load | Store)
-    ]
-    turned = any(i.coeff(first) == 1 and i.coeff(last) != 1 for i in moved)
-    fits = min(sizes) >= 16 and not any(n & (n - 1) for n in sizes)
-    return tuple(sizes) if turned and fits and sizes[0] * sizes[1] <= WIDEST_PLANE else ()
 
 
 def row_loads(kernel: Kernel) -> set[Load]:
