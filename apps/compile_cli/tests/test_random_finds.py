@@ -524,3 +524,12 @@ def test_complex_numbers_by_dynamic_sizes() -> None:
     compiled = torch.compile(f, backend="compile_cli", fullgraph=True, dynamic=True)
     for n in (3, 5):
         _same(compiled, f, torch.complex(torch.arange(1.0, n + 1), -torch.arange(n * 1.0)))
+
+
+def test_floats_of_8_bits_are_turned() -> None:
+    """They have no type in common with bools, which moves of complex numbers asked for."""
+
+    def f(x: Tensor) -> Tensor:
+        return x.to(torch.float8_e4m3fn).flip(0).float()
+
+    _same(torch.compile(f, backend="compile_cli", fullgraph=True), f, torch.arange(6.0))

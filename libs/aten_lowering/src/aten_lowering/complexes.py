@@ -242,12 +242,13 @@ def _by_parts(*ops: OpOverload) -> None:
         def apply(*args: Any, **named: Any) -> Any:
             tensors = [x for x in pytree.tree_leaves((args, named)) if isinstance(x, Tensor)]
             kinds = {x.dtype for x in tensors if x.is_floating_point() or x.is_complex()}
-            whole = functools.reduce(torch.promote_types, kinds, torch.bool)
             moved = [x for x, name in zip(args, names, strict=False) if name not in _REAL]
             real = {id(x) for x in pytree.tree_leaves(moved)}
-            if whole not in _PARTS or named.get("dtype"):
+            if not any(k.is_complex for k in kinds) or named.get("dtype"):
+                return NotImplemented  # floats of 8 bits have no type in common with others
+            kind = _PARTS.get(functools.reduce(torch.promote_types, kinds))
+            if kind is None:
                 return NotImplemented
-            kind = _PARTS[whole]
 
             def part(x: Any, which: int) -> Any:
                 if isinstance(x, Tensor) and x.is_complex():
