@@ -526,11 +526,11 @@ def test_complex_numbers_by_dynamic_sizes() -> None:
         _same(compiled, f, torch.complex(torch.arange(1.0, n + 1), -torch.arange(n * 1.0)))
 
 
-def test_floats_of_8_bits_are_turned() -> None:
+def test_floats_of_8_bits_are_joined() -> None:
     """They have no type in common with bools, which moves of complex numbers asked for."""
 
     def f(x: Tensor) -> Tensor:
-        return x.to(torch.float8_e4m3fn).flip(0).float()
+        narrow = x.to(torch.float8_e4m3fn)
+        return torch.cat([narrow, narrow]).float()
 
-    x = torch.arange(6.0)  # which eager on the CPU does not turn
-    assert torch.equal(torch.compile(f, backend="compile_cli", fullgraph=True)(x), x.flip(0))
+    _same(torch.compile(f, backend="compile_cli", fullgraph=True), f, torch.arange(6.0))
