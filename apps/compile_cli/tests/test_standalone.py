@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, fx
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from compile_cli import CompiledArtifact, standalone_compile
 from compile_cli.errors import BadArtifact, BadInput, NoArtifact
@@ -93,6 +94,13 @@ def test_static_sizes_and_a_tracing_context() -> None:
         standalone_compile(gm, inputs, dynamic_shapes="anything")  # type: ignore[arg-type]  # refused
     made = standalone_compile(gm, inputs, dynamic_shapes="from_example_inputs")
     torch.testing.assert_close(made(X), (X.cumsum(-1),))
+
+
+def test_a_graph_of_make_fx() -> None:
+    """In whose placeholders each tensor is of a fake mode of its own."""
+    y = X.t().contiguous()
+    gm = make_fx(lambda a, b: [(a @ b).softmax(-1)])(X, y)
+    torch.testing.assert_close(standalone_compile(gm, [X, y])(X, y), [(X @ y).softmax(-1)])
 
 
 def test_inside_of_a_backend() -> None:

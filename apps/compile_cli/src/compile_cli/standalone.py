@@ -23,6 +23,7 @@ from compile_cli.record import Record, copy_graph
 from compile_cli.refusals import refusals
 from compile_cli.result import CompiledGraph
 from compile_cli.torch_compat import (
+    FakeTensor,
     FakeTensorMode,
     ShapeEnv,
     TracingContext,
@@ -96,7 +97,9 @@ def _fake_inputs(
                     f"placeholder {node.name} has no example_value and no val in its meta\n"
                     "  to do: dynamic_shapes='from_example_inputs'"
                 )
-        return known, detect_fake_mode(known) or FakeTensorMode(shape_env=ShapeEnv())
+        if len({v.fake_mode for v in known if isinstance(v, FakeTensor)}) < 2:
+            return known, detect_fake_mode(known) or FakeTensorMode(shape_env=ShapeEnv())
+        dynamic_shapes = "from_example_inputs"  # `make_fx` knows no symbols: a mode for each tensor
     if dynamic_shapes != "from_example_inputs":
         raise BadInput(
             f"dynamic_shapes={dynamic_shapes!r} is not known\n"
