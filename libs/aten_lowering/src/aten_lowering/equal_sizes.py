@@ -9,7 +9,7 @@ import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_flatten, tree_unflatten
-from torch.utils._sympy.functions import Max
+from torch.utils._sympy.functions import FloorDiv, Max
 
 from aten_lowering.symbols import sizes_of
 
@@ -71,7 +71,7 @@ class _Equalities:
     def _add(self, zero: Any) -> None:
         zero = sympy.expand(self.simplest(zero))
         found = zero.atoms(sympy.Function)
-        if zero != 0 and not found:
+        if zero.free_symbols and not found:
             self.zeros.append(zero)
         for f in sorted(found, key=lambda f: (-f.count_ops(), str(f))):
             factor = zero.coeff(f)
@@ -93,6 +93,9 @@ class _Equalities:
         """The form of an expression that the guards so far give it."""
         if e.is_Symbol or e.is_Integer:
             return e
+        for part in e.atoms(FloorDiv):  # x*y//y
+            whole, rest = sympy.fraction(sympy.together(sympy.cancel(part.args[0] / part.args[1])))
+            e = e.xreplace({part: whole}) if rest == 1 else e
         for part in e.atoms(Max):
             for n in part.args:
                 if all(self.env.bound_sympy(n - other).lower >= 0 for other in part.args):

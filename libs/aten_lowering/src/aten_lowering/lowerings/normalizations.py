@@ -11,6 +11,7 @@ from aten_lowering.errors import require
 from aten_lowering.frames import ReductionFrame
 from aten_lowering.registry import Table
 from loop_ir import DType
+from symexpr import FloorDiv
 
 aten = torch.ops.aten
 table = Table()
@@ -110,8 +111,7 @@ def native_group_norm(
     """Input `[N, C, ...]`, normalised over a group of channels and all that follows them."""
     require(input.dtype.is_float, "group norm of integers")
     batch, channels, *space = input.size
-    require(bool(channels.is_Integer) and channels % group == 0, f"{group} groups of {channels}")
-    per_group = channels / group
+    per_group = FloorDiv(channels, sympy.Integer(group))  # which it divides, eager says
     inner = [per_group, *space]
     require(all(n != 0 for n in (batch, *inner)), "an empty input")
     acc = opmath(input.dtype)

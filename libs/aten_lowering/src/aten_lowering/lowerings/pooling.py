@@ -149,8 +149,10 @@ def _max_pool(
             (best,) = k.reduce("max", value.to(opmath(x.dtype)))
             k.once()
     elif places is None:
-        found = (k.load(x, (*k.coords[: -len(at)], *at), inside, least(x.dtype)).to(opmath(x.dtype))
-                 for at, inside in every(k, alongs))  # fmt: skip
+        lead, lowest, acc = -len(alongs), least(x.dtype), opmath(x.dtype)
+        found = (
+            k.load(x, (*k.coords[:lead], *at), m, lowest).to(acc) for at, m in every(k, alongs)
+        )
         best = reduce(lambda a, b: a("maximum", b), found)
     else:
         integer = DType.i32 if offsets else kind(sympy.Mul(*x.size[-len(alongs) :]))
