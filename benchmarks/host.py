@@ -10,10 +10,10 @@ and AOTAutograd's wrappers included; `program` is what the compiled graphs take 
 `cudaGraphLaunch` alone. A link of a chain is the difference between chains of 50 and 10 kernels;
 `launch` is `cuLaunchKernel` in a loop in C, of a kernel of as many arguments.
 
-Two processes a case compile side by side, for at most `--seconds`; then they measure in turns, one
-at a time, and the quietest round counts: other work on a machine only adds. What was not compiled
-by then, or failed, is a row that says so. `--part 1/4` is a fourth of the cases,
-for machines that are lent for minutes: what `--out` has of the others stays, and is shown, too.
+Three processes a case compile side by side, for at most `--seconds`; then they measure in turns,
+one at a time, and the quietest round counts: other work on a machine only adds. What was not
+compiled by then, or failed, is a row that says so. `--part 1/4` is a fourth of the cases, for
+machines that are lent for minutes: what `--out` has of the others stays, and is shown, too.
 Needs a GPU, transformers and timm.
 """
 
@@ -53,6 +53,8 @@ SIDES: dict[str, dict[str, dict[str, Any]]] = {
         "eager": {},
         "ind. py": {"backend": "inductor"},
         "ind. graph": {"backend": "inductor", "mode": "reduce-overhead"},
+    },
+    "inductor, C++": {
         "ind. cpp": {"backend": "inductor", "options": {"cpp_wrapper": True}},
     },
 }
@@ -257,8 +259,7 @@ def asked(process: subprocess.Popen[str], what: str) -> dict[str, Any]:
 def quietest(sides: Sequence[subprocess.Popen[str]]) -> dict[str, Any]:
     """What the workers of one case find, in turns: of each column the round of the fastest call,
     since other work on the machine only adds."""
-    ready = [p for p in sides if p.stdout and select.select([p.stdout], [], [], 0)[0]]
-    ready = [p for p in ready if p.stdout and p.stdout.readline() == "ready\n"]
+    ready = [p for p in sides if p.stdout and p.stdout.readline() == "ready\n"]
     best: dict[str, Any] = {}
     for _ in range(ROUNDS):
         for column, row in (each for p in ready for each in asked(p, "times").items()):
