@@ -58,6 +58,12 @@ int main() {
               << encoded.unaligned << "\n";
     show("other layout:", d, &other);
     std::cout << "encoded " << encoded.calls << " box " << encoded.box[0] << "\n";
+    Descriptor e(d.tensor());  // another call
+    show("of one that lies so:", e, at);
+    Descriptor f(view(d.tensor(), dtype::bf16(), {4, 1, 40}, {64, 7, 1}, 64));
+    std::cout << "encoded " << encoded.calls << "\n";
+    show("of another:", f, at);
+    std::cout << "encoded " << encoded.calls << "\n";
     d.reset();
   }
   rules("fine", empty(dtype::f32(), {8, 8}, {8, 1}, cpu()));

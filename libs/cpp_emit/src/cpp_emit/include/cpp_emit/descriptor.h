@@ -22,6 +22,26 @@ struct alignas(64) TensorMap {
   uint64_t opaque[16];
 };
 
+// A tensor map and what it was made of: address, sizes and strides of a tensor, and a layout. One
+// that comes where such a tensor lay in a call before takes it.
+struct KeptMap {
+  MapLayout layout;
+  int64_t words[1 + 2 * TMA_MAX_RANK];
+  std::shared_ptr<TensorMap> map;
+
+  // Where it is kept, or is to be: in a table of fixed size, in which the newest stays.
+  KeptMap& place() const {
+    thread_local std::vector<KeptMap> table(1024);
+    uint64_t hash = static_cast<uint64_t>(layout.swizzle + (words[0] >> 4));
+    for (const int64_t word : words) hash = hash * 31 + static_cast<uint64_t>(word);
+    for (const uint32_t size : layout.box) hash = hash * 31 + size;
+    return table[(hash ^ hash >> 16 ^ hash >> 32) % table.size()];
+  }
+  bool operator==(const KeptMap& other) const {
+    return layout == other.layout && std::memcmp(words, other.words, sizeof words) == 0;
+  }
+};
+
 // A tensor, kept alive, as kernels take it by blocks. Triton's kernels take several parameters for
 // one descriptor:
 //   with TMA     CUtensorMap by value, sizes (i32), strides (i64)
@@ -70,27 +90,34 @@ class Descriptor {
   int64_t* fields() { return words_ + 2 + 2 * rank_; }
 
   TensorMap* map(const MapLayout& layout, const char* where) {
-    for (const auto& made : maps_)
-      if (made->first == layout) return &made->second;
+    KeptMap made{layout, {}, nullptr};
+    std::copy_n(words_, 1 + 2 * rank_, made.words);
+    KeptMap& kept = made.place();
+    if (!(kept.map && kept == made)) {
+      made.map = std::make_shared<TensorMap>();
+      encode(*made.map, layout, where);
+      kept = made;
+    }
+    maps_.push_back(kept.map);  // until the launch
+    return maps_.back().get();
+  }
+
+  void encode(TensorMap& out, const MapLayout& layout, const char* where) {
     const TmaArguments to =
         tma_arguments(rank_, sizes(), strides(), layout.box, layout.element_bytes, layout.fp4);
     constexpr int fill_zero = 0;
-    auto made = std::make_unique<std::pair<MapLayout, TensorMap>>(layout, TensorMap{});
     driver().check(
-        encode_tiled()(&made->second, layout.data_type, static_cast<uint32_t>(rank_),
+        encode_tiled()(&out, layout.data_type, static_cast<uint32_t>(rank_),
                        reinterpret_cast<void*>(words_[0]), to.sizes, to.strides, to.box, to.steps,
                        TMA_NO_INTERLEAVE, layout.swizzle, TMA_PROMOTE_128_BYTES, fill_zero),
         "cuTensorMapEncodeTiled", where);
-    maps_.push_back(std::move(made));
-    return &maps_.back()->second;
   }
 
   Tensor tensor_;
   int64_t rank_;
   int64_t element_bytes_;
   int64_t words_[max_params] = {};
-  // One for each layout that kernels want, kept at its address.
-  std::vector<std::unique_ptr<std::pair<MapLayout, TensorMap>>> maps_;
+  std::vector<std::shared_ptr<TensorMap>> maps_;
 };
 
 // A descriptor as the argument of a launch.
