@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from aten_lowering import decompositions
-from aten_lowering.rules import long_windows
+from aten_lowering.rules import long_windows, one_row
 from loop_ir import Extern
 
 aten = torch.ops.aten
@@ -236,3 +236,34 @@ def test_long_windows_in_groups_are_matmuls(last: bool) -> None:
             lambda x, w: torch.conv1d(x, w, padding=64, groups=16), decompositions()
         )(x, weight)  # fmt: skip
     assert not traced.graph.find_nodes(op="call_function", target=aten.convolution.default)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_products_of_one_row_and_few_numbers_are_sums(dtype: torch.dtype) -> None:
+    x, w, bias = torch.randn(1, 300).to(dtype), torch.randn(7, 300).to(dtype), torch.randn(7)
+    bias = bias.to(dtype)
+    for got, want in (
+        (one_row(x, w.t()), x.double() @ w.double().t()),
+        (one_row(x, w.t(), bias), F.linear(x.double(), w.double(), bias.double())),
+    ):
+        assert got.dtype is dtype and got.shape == want.shape
+        near = (
+            {"rtol": 1e-2, "atol": 1e-2}
+            if dtype is torch.bfloat16
+            else {"rtol": 1e-5, "atol": 1e-5}
+        )
+        torch.testing.assert_close(got.double(), want, **near)
+
+    def targets(rows: int, columns: int, device: str = "cuda") -> set[Any]:
+        with FakeTensorMode(), torch.device(device):
+            given = (torch.empty(n, 64, dtype=dtype) for n in (rows, columns))
+            bias = torch.empty(columns, dtype=dtype)
+            gm = make_fx(
+                lambda x, w, b: (x @ w.t(), F.linear(x, w, b)), decompositions()
+            )(*given, bias)  # fmt: skip
+        return {n.target for n in gm.graph.nodes}
+
+    products = {aten.mm.default, aten.addmm.default}
+    assert not targets(1, 48) & products
+    for other in (targets(2, 48), targets(1, 8192), targets(1, 48, "cpu")):
+        assert products <= other

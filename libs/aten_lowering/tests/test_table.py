@@ -64,7 +64,7 @@ def test_what_is_lowered_or_whole_is_not_decomposed() -> None:
     for op in (op for op, _ in TABLE if op in table and op not in of_some):
         assert table[op](plain, plain, 0, 1) is NotImplemented
     for op in (
-        aten.scaled_dot_product_attention.default, aten.linear.default, aten.addmm.default,
+        aten.scaled_dot_product_attention.default, aten.linear.default, aten.bmm.default,
         aten.baddbmm.default, aten._scaled_dot_product_flash_attention_for_cpu.default,
         aten.gelu.default,
     ):  # fmt: skip
