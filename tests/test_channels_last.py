@@ -241,7 +241,7 @@ def test_a_net(anywhere: None, options: dict[str, Any], emit: str) -> None:
         assert found.stride() == wanted.stride()
         assert relative_error(found, exact) < 1e-5
     calls = [n for n in compiled.graph.fused.nodes if isinstance(n, Extern)]
-    assert sum("convolution" in n.target for n in calls) == 5
+    assert sum("convolution" in n.target for n in calls) == 4  # one by depth is a kernel
 
 
 def orders(compiled: compile_cli.CompiledModel) -> set[str]:

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from aten_lowering import convolutions
 from loop_ir import Extern, Kernel
 
 LAST = torch.channels_last
@@ -53,8 +54,17 @@ def test_images(
     x = torch.randn(2, 6, 9, 11, dtype=dtype).contiguous(memory_format=order)
     w, b = torch.randn(6, 1, 3, 3, dtype=dtype), torch.randn(6, dtype=dtype)
     narrow = dtype is torch.bfloat16 and "stride" in how
-    ours = order is torch.contiguous_format and not narrow
+    ours = order is LAST or not narrow
     check(fx, lambda x, w, b: F.relu(conv(x, w, b, **how)) * 2, x, w, b, ours=ours)
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_small_channels_last_images(fx: Any, small: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The vendor has the faster kernel for others."""
+    x = torch.randn(2, 6, 9, 11, dtype=torch.bfloat16).contiguous(memory_format=LAST)
+    monkeypatch.setattr(convolutions, "SMALL", x.nbytes - (not small))
+    w = torch.randn(6, 1, 5, 5, dtype=torch.bfloat16)
+    check(fx, lambda x, w: F.relu(conv(x, w, stride=2)), x, w, ours=small)
 
 
 @pytest.mark.parametrize("size", [(5, 5), (7, 7), (1, 3)])

@@ -24,6 +24,8 @@ CALLS = frozenset(
 # steps of two 199 / 178 / 214. Channels-last the vendor's take half the time of ours (106, 200). It
 # has no such of windows that are not square (3x7 of 32 x 128 x 128 x 256 of bf16 2340 / 8890).
 MOST_PLACES, MOST_NARROW_PLACES = 49, 9
+# Bytes of a channels-last image whose kernel the vendor takes longer to call than to run.
+SMALL = 5 << 19
 
 
 def is_depthwise(
@@ -31,14 +33,23 @@ def is_depthwise(
 ) -> bool:
     """Whether each channel is a small convolution of its own that our kernel does faster."""
     known = all(isinstance(n, int) for n in weight.shape)
-    lies = known and x.dim() == weight.dim() > 2 and x.is_contiguous()
-    if not lies or transposed or groups == 1 or weight.shape[1] != 1:
+    if not known or x.dim() != weight.dim() or x.dim() < 3 or transposed:
+        return False
+    if groups == 1 or weight.shape[1] != 1:
         return False
     window = [int(n) for n in weight.shape[2:]]
+    if not x.is_contiguous():
+        return _is_small(x) and math.prod(window) <= MOST_PLACES
     narrow = x.dtype.itemsize <= 2 and x.dim() > 3
     square = window == window[:1] * len(window)
     places = MOST_NARROW_PLACES if narrow and square else MOST_PLACES
     return math.prod(window) <= places and (not narrow or all(step == 1 for step in stride))
+
+
+def _is_small(x: Tensor) -> bool:
+    """Channels-last images of so few numbers that what follows is better part of their kernel."""
+    known = all(isinstance(n, int) for n in x.shape)
+    return known and x.movedim(1, -1).is_contiguous() and x.nbytes <= SMALL
 
 
 def is_vendors(node: fx.Node) -> bool:
