@@ -22,6 +22,7 @@ from aten_lowering import (
 from aten_lowering.passes import FxPass
 from aten_lowering.passes.convolution_bias import convolution_bias
 from aten_lowering.passes.pad_matmuls import pad_matmuls
+from aten_lowering.passes.pointwise_convolutions import pointwise_convolutions
 from compile_cli.garbage import collected_later
 from compile_cli.hosts import (
     ASSERT_FINITE,
@@ -102,7 +103,7 @@ def compile_graph(
             lowered = lower_with_report(
                 gm,
                 on_pass=lambda name, g: record.after("aten", name, (gm, g)),
-                before=early_passes(options, last),
+                before=early_passes(options, last, lending is not None and bool(lending.positions)),
                 eager_random=options.random == "eager",
                 fold_layers=fold_layers,
             )
@@ -289,12 +290,16 @@ def serve_one_of(lowered: Lowered) -> Lowered:
     return replace(lowered, graph=serve_one(lowered.graph), subgraphs=inner)
 
 
-def early_passes(options: Options, last: ChannelsLast) -> tuple[Pass[fx.Graph], ...]:
-    """Passes on the ATen graph that only some compilations run."""
+def early_passes(
+    options: Options, last: ChannelsLast, half: bool = False
+) -> tuple[Pass[fx.Graph], ...]:
+    """Passes on the ATen graph that only some compilations run. half: it is the forward half of a
+    training graph, of which statistics follow each convolution, and products gain nothing."""
     chosen: tuple[tuple[Pass[fx.Graph], bool], ...] = (
         (FxPass(pad_matmuls), options.gemm != "extern"),
         (FxPass(convolution_bias), options.fuse),
         (last, options.channels_last != "off"),
+        (FxPass(pointwise_convolutions), options.fuse and not half),
     )
     return tuple(one for one, wanted in chosen if wanted)
 

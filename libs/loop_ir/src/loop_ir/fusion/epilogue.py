@@ -14,6 +14,7 @@ from loop_ir.ir.nodes import Axis, Compute, Kernel, Load, Matmul, Phase, Store
 from loop_ir.ir.points import at_strides, place_in
 from loop_ir.ir.renaming import fresh_symbols, union_origins
 from loop_ir.passes.merge_axes import contiguous
+from loop_ir.passes.order_axes import order_as_read
 from symexpr import FloorDiv, Mod
 
 
@@ -35,6 +36,7 @@ def attach(matmul: Matmul, kernel: Kernel) -> Matmul | Mismatch:
     stores = [s for s in statements(kernel) if isinstance(s, Store)]
     if len(stores) != 1 or stores[0].mode != "set" or stores[0].mask is not None:
         return Mismatch(f"{kernel.name} writes {len(stores)} results, or parts of one")
+    kernel = order_as_read(kernel, matmul.out)
     taken = free_names(kernel)
     symbols = fresh_symbols("i", taken)
     axes = tuple(Axis(s, n) for s, n in zip(symbols, matmul.type.size, strict=False))

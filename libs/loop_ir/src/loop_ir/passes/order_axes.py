@@ -53,6 +53,23 @@ def order(kernel: Kernel) -> Kernel:
     return out if out is kernel else rename_axes(out, kernel)
 
 
+def order_as_read(kernel: Kernel, buffer: str) -> Kernel:
+    """The kernel with its parallel axes in the order in which it first walks `buffer`."""
+    axes = tuple(a for a in kernel.axes if a.extent != 1)
+    for stmt in statements(kernel):
+        if isinstance(stmt, Load) and stmt.buffer == buffer:
+            ranked = _rank(stmt.index, axes, _hints(kernel))
+            if ranked is None or ranked == tuple(range(len(axes))):
+                break
+            unit = (a for a in kernel.axes if a.extent == 1)
+            return replace(kernel, axes=(*unit, *(axes[i] for i in ranked)))
+    return kernel
+
+
+def _hints(kernel: Kernel) -> dict[sympy.Symbol, sympy.Integer]:
+    return {symbol(s.name): sympy.Integer(max(1, s.typical)) for s in kernel.symbols}
+
+
 def _counts_points(stmt: Stmt) -> bool:
     """Its result depends on the order of the inner points, not by rounding alone."""
     return isinstance(stmt, Scan) or (isinstance(stmt, Reduce) and stmt.op in ("argmax", "argmin"))
@@ -64,7 +81,7 @@ def _ordered(kernel: Kernel, given: tuple[Axis, ...]) -> tuple[Axis, ...] | None
     axes = tuple(a for a in given if a.extent != 1)
     if len(axes) < 2:
         return None
-    hints = {symbol(s.name): sympy.Integer(max(1, s.typical)) for s in kernel.symbols}
+    hints = _hints(kernel)
     itemsize = {b.name: b.type.dtype.itemsize for b in kernel.buffers}
     votes: Counter[tuple[int, ...]] = Counter()
     accesses: set[tuple[str, sympy.Expr, bool, bool]] = set()
