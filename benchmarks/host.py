@@ -42,7 +42,7 @@ CACHES = ("COMPILE_CLI_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
 MODELS = ("bert", "gpt2", "t5", "llama", "vit", "resnet50", "efficientnet", "swin")
 LINKS = {"softmax": (10, 50), "matmul": (10, 50)}
 TRAINED = ("residual dropout layer norm grad", "swiglu grad", "bias gelu grad", "mlp step")
-OURS = {"tune": "off", "jobs": 2}
+OURS = {"tune": "off", "jobs": int(os.environ.get("HOST_JOBS", "2"))}
 SIDES: dict[str, dict[str, dict[str, Any]]] = {
     "ours": {
         "ours fx": {"backend": "compile_cli", "options": OURS},
@@ -325,7 +325,8 @@ def main() -> None:
     names = names[part - 1 :: parts]
     with tempfile.TemporaryDirectory() as caches:
         env = {v: f"{caches}/{v.lower()}" for v in CACHES}
-        env |= {"HOST_UNTIL": str(until), "TORCHINDUCTOR_COMPILE_THREADS": "2"}
+        jobs = str(max(2, (os.cpu_count() or 1) // (2 * len(names))))
+        env |= {"HOST_UNTIL": str(until), "HOST_JOBS": jobs, "TORCHINDUCTOR_COMPILE_THREADS": jobs}
         env |= {"OMP_NUM_THREADS": "1", **os.environ}
         started = {
             (name, side): subprocess.Popen(
