@@ -168,8 +168,8 @@ and backward on the CPU and lowered with the default options. An operator is nat
 it leaves a call; else the calls are listed, each with the lowering's reason ("on purpose": the
 vendor's library, or a random operator that kernels do not compute). On a GPU integer division by
 tensors is native, too: on the CPU eager raises where a divisor is 0, which a kernel cannot. Of
-complex numbers products, quotients, sums, magnitudes, exponentials and what moves elements are
-kernels. What is "not traced" breaks the graph under `torch.compile`, or is not of this machine.
+complex numbers pointwise functions, sums and what moves elements are kernels. What is "not traced"
+breaks the graph under `torch.compile`, or is not of this machine.
 
 | family | operators | native | of which some calls remain |
 |---|---|---|---|
