@@ -129,8 +129,7 @@ HELD = Schedule("persistent", 1, 8192, 8)
     ("changes", "expected"),
     [
         ({}, Schedule("looped", 1, 4096, 16)),
-        ({"SECOND": "div(b, d)"}, Schedule("looped", 1, 4096, 8)),
-        ({"SECOND": "div(b, d)", "TYPE": "f32"}, Schedule("looped", 1, 4096, 16)),
+        ({"SECOND": "div(b, d)"}, Schedule("looped", 1, 4096, 16)),
         ({"WIDTH": "5000", "TYPE": "f32"}, Schedule("looped", 1, 2048, 16)),
         ({"WIDTH": "12288"}, Schedule("looped", 1, 4096, 16)),
         ({"WIDTH": "12288", "TYPE": "f32"}, Schedule("looped", 1, 4096, 16)),

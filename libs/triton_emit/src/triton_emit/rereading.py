@@ -50,13 +50,3 @@ def _folds(body: Sequence[Stmt]) -> bool:
     folds = [s for s in body if isinstance(s, Reduce | Scan)]
     plain = all(isinstance(s, Reduce) and s.op in _FOLDS for s in folds)
     return bool(folds) and plain and not any(isinstance(s, Store) for s in body)
-
-
-def divides(kernel: Kernel) -> bool:
-    """Quotients are stored of elements: several operations of each."""
-    return any(
-        isinstance(s, Compute) and s.op in ("div", "near_div") and s.dtype.is_float
-        for phase in kernel.phases
-        if phase.axes
-        for s in phase.body
-    )

@@ -5,7 +5,7 @@ from typing import Literal
 
 from loop_ir import HELD_ROW, Kernel, Load, Reduce, Scan, Store, row_of_pieces
 from loop_ir.ir import statements
-from triton_emit.rereading import divides, times_read
+from triton_emit.rereading import times_read
 from triton_emit.schedule.h200 import L2_BYTES, LONG, MULTIPROCESSORS, WARPS
 from triton_emit.schedule.held import cut_rows
 from triton_emit.schedule.record import Schedule, next_power_of_two
@@ -89,10 +89,9 @@ def read_twice(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]) -> 
     registers are free for other programs, one of which reads while another stores (on an H200 an
     RMS norm of 16384 x 8192 of bf16 in 128 us, 133 of rows that are held; a gradient of 8192 x 5000
     of f32 in 118, 128; 10240 x 8000 of f32 with a mask, standardised by three loops, in 163, 185).
-    16 warps, so that the rows of all programs stay in the caches until they are read again; 8 where
-    there is room for twice as many and much is computed (quotients in 8 bits: 98 us, 107). Rows of
-    16 bits that end within a chunk are held: 5000 of an RMS norm took 89 us, and Inductor's two
-    loops 92."""
+    16 warps, so that the rows of all programs stay in the caches until they are read again (in 8
+    bits on an H100: 136 us, 141 of eight). Rows of 16 bits that end within a chunk are held: 5000
+    of an RMS norm took 89 us, and Inductor's two loops 92."""
     read = read_again(kernel) * width
     programs = MULTIPROCESSORS * WARPS // 16
     readings = times_read(kernel) if width > 4096 else 0
@@ -102,9 +101,8 @@ def read_twice(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]) -> 
         return None
     if width % 2048 and row_bytes(kernel) < 4:
         return None
-    warps = 8 if readings == 2 and divides(kernel) and 2 * programs * read <= L2_BYTES // 3 else 16
     rblock = 2048 if readings > 2 or 0 < width % 4096 <= 2048 else 4096
-    return Schedule("looped", 1, rblock, warps, index_bits=bits)
+    return Schedule("looped", 1, rblock, 16, index_bits=bits)
 
 
 def _piece(kernel: Kernel) -> int:
