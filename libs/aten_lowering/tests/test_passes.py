@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from aten_lowering.passes.common_subexpressions import common_subexpressions
 from aten_lowering.passes.dead_code import dead_code
 from aten_lowering.passes.diagonal_products import diagonal_products
 from aten_lowering.passes.exclusive_scans import exclusive_scans
+from aten_lowering.passes.fetch_ahead import fetch_ahead
 from aten_lowering.passes.joined_gradients import joined_gradients
 from aten_lowering.passes.known_masks import known_masks
 from aten_lowering.passes.no_ops import no_ops
@@ -439,3 +441,22 @@ def test_a_known_triangle_of_more_keys_than_queries_stays() -> None:
     known_masks(gm.graph)
     gm.recompile()
     assert gm.code == before
+
+
+def test_copies_from_a_host_begin_one_ahead() -> None:
+    """Where nobody waits for them; each is waited for where it was."""
+
+    def run(h: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        for n, w in enumerate(weights):
+            h = (h @ w.to("cuda", non_blocking=n != 1)).relu()
+        return h
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        weights = [torch.empty(4, 4) for _ in range(4)]
+        gm = make_fx(run)(torch.empty(4, 4, device="cuda"), *weights)
+    fetch_ahead(gm.graph)
+    gm.graph.lint()
+    found = [str(n.target).split(".")[1] for n in gm.graph.nodes if n.op == "call_function"]
+    layer = ["mm", "relu"]
+    ahead = ["fetch", "fetch", "fetched", *layer, "_to_copy", *layer, "fetch", "fetched", *layer]
+    assert found == [*ahead, "fetched", *layer]

@@ -33,6 +33,7 @@ aten.convolution. aten._convolution. aten.cudnn_convolution
 aten.mm. aten.bmm. aten.addmm. aten.baddbmm. aten.linear. aten._scaled_mm. aten._grouped_mm.
 aten._scaled_mm_v2. aten._scaled_grouped_mm aten._int_mm. aten._weight_int4pack_mm.
 aten.lstm. aten.gru. aten.rnn_tanh. aten.rnn_relu. aten._cudnn_rnn. aten._fft_
+aten_lowering.fetch
 """
 _WHOLE = (*_VENDOR.split(), *UNFILLED)
 

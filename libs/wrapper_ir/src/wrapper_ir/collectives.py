@@ -5,7 +5,8 @@ be read after `wait_tensor`, and until then nothing may be written to what they 
 
     r = extern _c10d_functional.all_reduce.default(x, "sum", "0") -> f32[64] cuda:0   # starts
     w = extern _c10d_functional.wait_tensor.default(r) -> f32[64] cuda:0              # waits
-"""
+
+So do copies from a host that are begun ahead."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -13,17 +14,19 @@ from wrapper_ir import ops as ir
 from wrapper_ir.analysis import arg_refs, definitions, uses
 
 FAMILY = "_c10d_functional."
-WAIT = FAMILY + "wait_tensor.default"
+FETCH = "aten_lowering.fetch.default"
+WAITS = frozenset({FAMILY + "wait_tensor.default", "aten_lowering.fetched.default"})
 
 
 def is_start(op: ir.Op) -> bool:
-    """The op starts a communication that a `wait_tensor` ends."""
-    return isinstance(op, ir.ExternCall) and op.target.startswith(FAMILY) and op.target != WAIT
+    """The op starts a communication that another waits for."""
+    starts = isinstance(op, ir.ExternCall) and op.target.startswith((FAMILY, FETCH))
+    return starts and waited(op) is None
 
 
 def waited(op: ir.Op) -> str | None:
     """The tensor that the op waits for, if it waits for one."""
-    if not isinstance(op, ir.ExternCall) or op.target != WAIT:
+    if not isinstance(op, ir.ExternCall) or op.target not in WAITS:
         return None
     return next(iter(arg_refs(op.args)), None)
 

@@ -72,3 +72,11 @@ def test_what_is_sent_is_neither_freed_nor_reused_before_the_wait() -> None:
     planned = lines(sent, OverlapCollectives(), InsertFrees(), PlanMemory())
     assert planned.index("free a") > planned.index(f"w = {WAIT}(r) -> f32[8] cpu")
     assert "b = alloc f32[4] cpu" in planned
+
+
+def test_copies_from_a_host_are_waited_for_late() -> None:
+    fetch, fetched = (f"extern aten_lowering.{name}.default" for name in ("fetch", "fetched"))
+    assert lines(
+        f"  r = {fetch}(x) -> f32[4] cpu\n  w = {fetched}(r) -> f32[4] cpu\n"
+        "  b = extern t.f(y) -> f32[4] cpu\n  c = extern t.g(b, w) -> f32[4] cpu\n  return (c,)\n"
+    )[1:3] == ["b = extern t.f(y) -> f32[4] cpu", f"w = {fetched}(r) -> f32[4] cpu"]

@@ -6,6 +6,7 @@ from aten_lowering.passes.dead_code import dead_code
 from aten_lowering.passes.depthwise_gradients import depthwise_gradients
 from aten_lowering.passes.diagonal_products import diagonal_products
 from aten_lowering.passes.exclusive_scans import exclusive_scans
+from aten_lowering.passes.fetch_ahead import fetch_ahead
 from aten_lowering.passes.joined_gradients import joined_gradients
 from aten_lowering.passes.known_masks import known_masks
 from aten_lowering.passes.no_ops import no_ops
@@ -28,6 +29,7 @@ PASSES = tuple(
             joined_gradients,
             common_subexpressions,
             dead_code,
+            fetch_ahead,
         ),
     )
 )

@@ -21,7 +21,7 @@ class OrderNodes:
      -> a = f(x)    b = sum(a)    y = g(z)    return b, y
 
     where the fullest moment, at the hints, is less full so. Calls stay in their order, and so does
-    all of a graph that talks to other ranks, where what is sent first hides what follows."""
+    all of a graph that talks to other ranks or a host, where what begins ahead is hidden."""
 
     name = "order_nodes"
 
@@ -29,7 +29,7 @@ class OrderNodes:
         """The graph, whose nodes may have another order."""
         calls = [n for n, node in enumerate(graph.nodes) if isinstance(node, Extern)]
         targets = (node.target for node in graph.nodes if isinstance(node, Extern))
-        if any("c10d" in target for target in targets):
+        if any("c10d" in target or "fetch" in target for target in targets):
             return graph
         deps = Dependencies(graph)
         for first, second in pairwise(calls):

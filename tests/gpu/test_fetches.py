@@ -1,0 +1,57 @@
+"""Weights that lie on the host, copied while the layer before is computed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from compile_cli import pipeline
+from wrapper_ir import print_program
+
+pytestmark = pytest.mark.gpu
+
+
+class Offloaded(nn.Module):
+    def __init__(self, layers: int, width: int, pinned: bool) -> None:
+        super().__init__()
+        made = (torch.randn(width, width) / width**0.5 for _ in range(layers))
+        self.weights = [w.pin_memory() if pinned else w for w in made]
+        self.biases = [torch.randn(width).pin_memory() for _ in range(layers)]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for w, b in zip(self.weights, self.biases, strict=True):
+            w, b = (t.to("cuda", non_blocking=True) for t in (w, b))
+            x = F.gelu(F.linear(x, w, b)) + x
+        return x
+
+
+@pytest.mark.parametrize("emit", ["fx", "cpp"])
+@pytest.mark.parametrize("pinned", [True, False])
+def test_layers(emit: str, pinned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call sees what the host has by then."""
+    graphs: list[Any] = []
+    compile_graph = pipeline.compile_graph
+
+    def kept(*args: Any, **more: Any) -> Any:
+        graphs.append(compile_graph(*args, **more))
+        return graphs[-1]
+
+    monkeypatch.setattr(pipeline, "compile_graph", kept)
+    torch.manual_seed(0)
+    model = Offloaded(6, 1024, pinned)
+    x = torch.randn(2048, 1024, device="cuda")
+    compiled = torch.compile(model, backend="compile_cli", options={"emit": emit})
+    with torch.no_grad():
+        for _ in range(5):
+            got = [compiled(x) for _ in range(3)]
+            want = model(x)
+            for y in got:
+                torch.testing.assert_close(y, want, rtol=1e-3, atol=1e-3)
+            torch.cuda.synchronize()
+            for w in model.weights:
+                w.mul_(0.9)
+    assert print_program(graphs[-1].program).count("aten_lowering.fetched") == 12
