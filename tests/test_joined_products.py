@@ -91,6 +91,28 @@ def test_one_through_a_descriptor(
         assert relative_error(got.double(), args[0].double() @ w.double().t()) < 4e-3
 
 
+@pytest.mark.parametrize("emit", ["fx", "cpp"])
+def test_dynamic_rows(options: dict[str, Any], as_on_gpu: Any, emit: str) -> None:
+    """One launch where that is the fastest, and a call for each where there are more rows."""
+
+    def some(runs: Any, info: Any) -> list[float]:
+        problems = [run.func.problem for run in runs[1:]]
+        return [1.0, *(0.5 if p.n == sum(COLUMNS) and p.m == 16 else 2.0 for p in problems)]
+
+    as_on_gpu(some)
+    args = operands(40)
+    compiled = compile_cli.compile(
+        queries, args, dynamic={0: {0}}, options={**options, "emit": emit}
+    )
+    ops = list(walk(compiled.graph.program.ops))
+    assert sum(isinstance(op, Launch) for op in ops) == 1
+    assert sum(isinstance(op, ExternCall) for op in ops) == 4  # of one row, and of more than 16
+    for rows in (1, 5, 16, 17, 100):
+        x = operands(rows)[0]
+        for got, w in zip(compiled(x, *args[1:]), args[1:], strict=True):
+            assert relative_error(got.double(), x.double() @ w.double().t()) < 4e-3
+
+
 def test_each_has_its_bias(options: dict[str, Any], as_on_gpu: Any) -> None:
     choices = as_on_gpu(timer(0.5))
     args = *operands(16), *(torch.randn(n).bfloat16() for n in COLUMNS)

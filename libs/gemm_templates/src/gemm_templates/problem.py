@@ -113,7 +113,8 @@ class Problem:
             raise UnsupportedProblem(f"{min(found)} is a type of operands that a prologue converts")
         if (self.prologue_a or self.prologue_b or self.block_scale) and self.jagged:
             raise UnsupportedProblem("prologues or block scales of a jagged matmul")
-        if self.pick_b and (self.prologue_b or self.jagged or self.batch > 1 or self.dynamic):
+        picks = self.pick_b is not None
+        if picks and (self.prologue_b or self.jagged or self.batch > 1 or self.dynamic - {"M"}):
             raise UnsupportedProblem("several matrices of a batch, of groups or with a prologue")
         if self.block_scale and self.batch > 1:
             raise UnsupportedProblem("block scales of a batched matmul")

@@ -20,7 +20,7 @@ from planner.kernels import Kernels
 from planner.matmul.chooser import MatmulChooser, Peer
 from planner.matmul.counters import Account, saved, wanting, without
 from planner.matmul.joined import JoinedTask, join, joinable
-from planner.matmul.ladder import Rung, rungs, share
+from planner.matmul.ladder import Rung, last_of_runs, rungs, share
 from planner.matmul.likeness import likeness
 from planner.matmul.problem import (
     MOST_PRODUCTS,
@@ -190,59 +190,109 @@ class MatmulPlanner:
         return self._steps_of(node, rung, way, "")[0]
 
     def _joined_plan(self, node: Matmul) -> MatmulPlan:
-        """The launch of a set, which is that of its first."""
-        task = self._joined[node.out]
-        if node.out != task.nodes[0].out:
+        """The launches of a set, which are those of its first."""
+        nodes = self._joined[node.out]
+        if node.out != nodes[0].out:
             return MatmulPlan(absorbed=True)
-        choice = self._joined_choice(task)
-        assert choice is not None and choice.config is not None
-        steps = task.steps(choice.config, f"matmul_{node.out}")
-        label = f"{choice.config} of {len(task.nodes)} products"
-        measured = ((f"{node.out} and others", choice),)
-        decision = Decision(node.out, (Decided(None, label),), measured)
-        even = self.facts.inputs & self.facts.aligned & task.reads
-        return MatmulPlan(((None, steps),), decision, even, more=tuple(task.results))
+        steps = self._usual_rungs(node)
+        tables = [self._joined_ways(nodes, at, len(steps) > 1) for at in range(len(steps))]
+        labels = share([{k: t for k, (t, _) in table.items()} for table in tables])
+        choices: list[tuple[Condition, Choice]] = []
+        even: frozenset[str] = frozenset()
+        for at in last_of_runs(labels):
+            rung, config = steps[at], tables[at][labels[at]][1]
+            suffix = "" if rung.condition is None else self.facts.ending(f"_{rung.rows}")
+            if config is not None and (task := self._joint_task(nodes, rung)) is not None:
+                made, used = task.steps(config, f"matmul_{node.out}{suffix}"), task.reads
+            else:
+                each = [self._steps_of(n, rung, w, suffix) for n, w in self._each(nodes, at)]
+                made = in_turn(*(one for one, _ in each))
+                used = frozenset().union(*(buffers for _, buffers in each))
+            choices.append((rung.condition, made))
+            even |= self.facts.inputs & self.facts.aligned & used
+        decided = [Decided(steps[at].condition, labels[at]) for at in last_of_runs(labels)]
+        measured = tuple(
+            (f"{node.out} and others" + f" M={rung.rows}" * (len(steps) > 1), choice)
+            for rung in steps
+            if (choice := self._joined_choice(nodes, rung)) is not None
+        )
+        more = tuple((n.out, n.type) for n in nodes[1:])
+        return MatmulPlan(
+            tuple(choices), Decision(node.out, tuple(decided), measured), even, more=more
+        )
+
+    def _joined_ways(
+        self, nodes: tuple[Matmul, ...], at: int, many: bool
+    ) -> dict[str, tuple[float, gemm_templates.Config | None]]:
+        """Label -> seconds and config (None: each by itself) of what could run a set at a rung."""
+        apart = ", ".join(f"{n.out} {way.label}" for n, way in self._each(nodes, at))
+        choice = self._joined_choice(nodes, self._usual_rungs(nodes[0])[at])
+        if choice is None:
+            return {apart: (1.0, None)}
+        configs = {c.label: c.config for c in choice.candidates}
+        times = dict(choice.times)
+        if not many or not times:
+            configs, times = {str(choice.config): choice.config}, {str(choice.config): 1.0}
+        own = {
+            f"{k} of {len(nodes)} products": (t, configs[k])
+            for k, t in times.items()
+            if k != VENDOR
+        }
+        if VENDOR in times:
+            own[apart] = times[VENDOR] * (1 - MARGINS.in_doubt), None
+        return own
+
+    def _each(self, nodes: tuple[Matmul, ...], at: int) -> list[tuple[Matmul, Way]]:
+        """What runs each of a set by itself at a rung."""
+        return [(n, self._ways_of(self._firsts[n.out], self._usual_rungs(n))[at]) for n in nodes]
+
+    def _usual_rungs(self, node: Matmul) -> list[Rung]:
+        """Where what is like a node is decided, at the hints of the graph."""
+        return self._rungs(self._firsts[node.out], hints_of(self.graph.symbols))
 
     @functools.cached_property
-    def _joinable(self) -> list[JoinedTask]:
+    def _joinable(self) -> list[tuple[Matmul, ...]]:
         """Products of one matrix that templates may compute in one launch, none of a pair."""
-        if self.options.gemm != "auto":
-            return []
-        hints = hints_of(self.graph.symbols)
         paired = {*self.pairs, *self._users}
         found = []
-        for nodes in joinable(self.graph).values():
-            asked = [n for n in nodes if n.out not in paired and self._asked(n, hints)]
-            if len(asked) == len(nodes):
-                found.append(join(nodes, self.facts.aligned | {n.out for n in nodes}))
+        for nodes in joinable(self.graph).values() if self.options.gemm == "auto" else ():
+            rows = [[rung.rows for rung in self._usual_rungs(n)] for n in nodes]
+            if all(n.out not in paired for n in nodes) and rows.count(rows[0]) == len(nodes):
+                found.append(nodes)
         return found
 
-    def _asked(self, node: Matmul, hints: Mapping[str, int]) -> bool:
-        """Whether templates are asked for it, at its one size."""
-        steps = self._rungs(self._firsts[node.out], hints)
-        return len(steps) == 1 and self._task(node, steps[0]) is not None
+    def _joint_task(self, nodes: tuple[Matmul, ...], rung: Rung) -> JoinedTask | None:
+        """A set as one problem at a rung; None where templates are not asked for each of it, and
+        where there may be any number of rows."""
+        if rung.condition is None and nodes[0].a.type.size[0].free_symbols:
+            return None
+        if any(self._task(n, rung) is None for n in nodes):
+            return None
+        aligned = self.facts.aligned | {n.out for n in nodes}
+        return join(nodes, aligned, rung.rows, rung.exact)
 
     @functools.cached_property
-    def _joined(self) -> dict[str, JoinedTask]:
-        """Those for which that is the fastest, by the results of all."""
+    def _joined(self) -> dict[str, tuple[Matmul, ...]]:
+        """Those for which that is the fastest at some number of rows, by the results of all."""
         return {
-            node.out: task
-            for task in self._joinable
-            if self._joined_choice(task) is not None
-            for node in task.nodes
+            node.out: nodes
+            for nodes in self._joinable
+            if any(
+                (choice := self._joined_choice(nodes, rung)) and choice.config is not None
+                for rung in self._usual_rungs(nodes[0])
+            )
+            for node in nodes
         }
 
-    def _joined_choice(self, task: JoinedTask) -> gemm_templates.Choice | None:
-        """A template for all products of a set, where that is faster than the best way for each."""
-        hints = hints_of(self.graph.symbols)
-        rung = self._rungs(self._firsts[task.nodes[0].out], hints)[0]
+    def _joined_choice(self, nodes: tuple[Matmul, ...], rung: Rung) -> gemm_templates.Choice | None:
+        """A template for all products of a set, held against the best way for each."""
+        if (task := self._joint_task(nodes, rung)) is None:
+            return None
 
         def each() -> Peer:
-            return in_turn(*(self._alone(n, rung) for n in task.nodes)), layouts_of(*task.nodes)
+            return in_turn(*(self._alone(n, rung) for n in nodes)), layouts_of(*nodes)
 
-        choice = self.chooser.choose(task, hints, each)
-        choice = self._settled(choice, rung)
-        return choice if choice.config is not None else None
+        return self._settled(self.chooser.choose(task, rung.hints, each), rung)
 
     def _joint_ways(self, node: Matmul, rung: Rung, many: bool) -> dict[str, tuple[float, Way]]:
         """Like `_ways`: templates of both products, or one way for each after the other."""
@@ -288,9 +338,8 @@ class MatmulPlanner:
         choices: list[tuple[Condition, Choice]] = []
         decided: list[Decided] = []
         aligned: set[str] = set()
-        for rung, way, above in zip(steps, ways, [*ways[1:], None], strict=True):
-            if above is not None and above.label == way.label:
-                continue  # the rung above serves this one
+        for at in last_of_runs([way.label for way in ways]):
+            rung, way = steps[at], ways[at]
             suffix = "" if rung.condition is None else self.facts.ending(f"_{rung.rows}")
             choice, used = self._steps_of(node, rung, way, suffix)
             aligned |= self.facts.inputs & self.facts.aligned & used
@@ -363,7 +412,11 @@ class MatmulPlanner:
         ]
         apart = [(node, rung.hints) for node, rung in rungs if self._task(node, rung) is not None]
         start_apart(self.kernels, apart)
-        tasks: list[MatmulTask | JoinedTask | None] = [*self._joinable]
+        tasks: list[MatmulTask | JoinedTask | None] = [
+            self._joint_task(nodes, rung)
+            for nodes in self._joinable
+            for rung in self._usual_rungs(nodes[0])
+        ]
         tasks += [self._gated(node, rung) for node, rung in rungs]
         tasks += [
             find(node, rung)

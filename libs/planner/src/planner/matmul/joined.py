@@ -4,12 +4,13 @@ q = x @ wq          one product of x with the columns of all: a tile reads the m
 k = x @ wk    ->    an epilogue stores it in the result that it is of
 v = x @ wv
 
-Alone, the narrow ones leave most of a GPU idle. No matrix is copied."""
+Alone, the narrow ones leave most of a GPU idle. No matrix is copied. Where the number of rows is
+dynamic, each rung of `planner.matmul.ladder` has a problem of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import sympy
@@ -21,7 +22,7 @@ from loop_ir.ir import writes
 from planner.matmul.problem import Hints, template_steps
 from planner.plan import LaunchArg, Steps
 from planner.tensors import Buffers, random_tensor
-from symexpr import evaluate, parse
+from symexpr import parse, symbol
 from tensor_ir import DType, TensorType
 
 # Multiply-adds of all, up to which one launch is worth measuring: 1024 rows of 4096 by 6144 columns
@@ -45,16 +46,9 @@ def joinable(graph: Graph) -> dict[str, tuple[Matmul, ...]]:
         changed = {name for node in between for name in writes(node)}
         if any(isinstance(node, Extern) and not writes(node) for node in between):
             continue  # what has no results may wait for what writes to an operand
-        few = _is_little(nodes) and changed.isdisjoint(ref.buffer for ref in _read(nodes))
-        if len(nodes) > 1 and few:
+        if len(nodes) > 1 and changed.isdisjoint(ref.buffer for ref in _read(nodes)):
             found[nodes[0].out] = tuple(nodes)
     return found
-
-
-def _is_little(nodes: Sequence[Matmul]) -> bool:
-    rows, inner = map(int, nodes[0].a.type.size)
-    work = rows * inner * sum(int(n.type.size[1]) for n in nodes)
-    return work <= _WORTH
 
 
 def _read(nodes: Sequence[Matmul]) -> list[TensorRef]:
@@ -64,8 +58,8 @@ def _read(nodes: Sequence[Matmul]) -> list[TensorRef]:
 
 
 def _is_alone(node: Matmul) -> bool:
-    """A plain product with a transposed weight, with or without a bias, stored as it
-    is."""
+    """A plain product of so many rows with a transposed weight, with or without a bias, stored as
+    it is."""
     plain = is_plain(node) and node.groups is None and not node.prologues
     types = [node.a.type, node.b.type, node.type]
     if not plain or node.epilogue is not None or any(len(t.size) != 2 for t in types):
@@ -75,7 +69,7 @@ def _is_alone(node: Matmul) -> bool:
             return False
         types.append(node.bias.type)
     numbers = [n for t in types for n in (*t.size, *t.stride, t.offset)]
-    if not all(n.is_Integer for n in numbers):
+    if not all(n.is_Integer or n == node.a.type.size[0] for n in numbers):
         return False
     kinds = {t.dtype for t in types}
     inner, columns = node.b.type.size
@@ -86,10 +80,11 @@ def _is_alone(node: Matmul) -> bool:
 
 @dataclass(frozen=True)
 class JoinedTask:
-    """`nodes` as one problem for templates; what `MatmulTask` is of one."""
+    """`nodes`, each of `rows`, as one problem for templates; what `MatmulTask` is of one."""
 
     nodes: tuple[Matmul, ...]
     problem: gemm_templates.Problem
+    rows: sympy.Expr
     batch: sympy.Expr = sympy.S.One
 
     @property
@@ -125,12 +120,15 @@ class JoinedTask:
             values |= {f"matrix{i}": _start(node.b), f"result{i}": node.out}
             if node.bias is not None:
                 values[f"bias{i}"] = _start(node.bias)
-        sizes = {"M": self.problem.m, "N": self.problem.n}
+        dims = {**self.problem.dims(), "M": self.rows}
+        sizes = {symbol(name): sympy.sympify(dims[name]) for name in "MN"}
 
         def expression(text: str) -> sympy.Expr:
-            return sympy.Integer(int(evaluate(parse(text), sizes)))
+            return parse(text).xreplace(sizes)
 
-        return template_steps(plan, name, values, {"a": first.a}, expression, self.problem.dims())
+        return template_steps(
+            plan, name, {**values, "M": self.rows}, {"a": first.a}, expression, dims
+        )
 
     @property
     def reads(self) -> frozenset[str]:
@@ -148,12 +146,18 @@ def _start(ref: TensorRef) -> TensorRef | str:
     return ref.buffer if ref.type.offset == 0 else ref
 
 
-def join(nodes: tuple[Matmul, ...], aligned: Set[str]) -> JoinedTask:
-    """One product of the columns of all. aligned: buffers that start at multiples of 16 bytes."""
+def join(
+    nodes: tuple[Matmul, ...], aligned: Set[str], count: int, exact: bool
+) -> JoinedTask | None:
+    """One product of the columns of all, of `count` rows, and those alone where that is exact; None
+    where that is too much. aligned: buffers that start at multiples of 16 bytes."""
     first = nodes[0]
-    rows, inner = map(int, first.a.type.size)
+    rows, inner = first.a.type.size[0], int(first.a.type.size[1])
+    rows = sympy.Integer(count) if exact else rows
     columns = [int(n.type.size[1]) for n in nodes]
     ends = list(accumulate(columns))
+    if count * ends[-1] * inner > _WORTH:
+        return None
     dtype = first.type.dtype.value
 
     def param(name: str, ref: TensorRef, mutated: bool = False) -> gemm_templates.Param:
@@ -165,7 +169,7 @@ def join(nodes: tuple[Matmul, ...], aligned: Set[str]) -> JoinedTask:
     results = tuple(param(f"result{i}", ref, True) for i, ref in enumerate(outs))
     biases = tuple(param(f"bias{i}", n.bias) for i, n in enumerate(nodes) if n.bias is not None)
     problem = gemm_templates.Problem(
-        rows,
+        count,
         ends[-1],
         inner,
         dtype,
@@ -187,7 +191,9 @@ def join(nodes: tuple[Matmul, ...], aligned: Set[str]) -> JoinedTask:
             if all(param(name, ref).aligned for ref in refs)
         ),
     )
-    return JoinedTask(nodes, problem)
+    if rows.free_symbols:
+        problem = replace(problem, dynamic=frozenset("M"), wide=problem.is_wide)
+    return JoinedTask(nodes, problem, rows)
 
 
 def _picks(ends: list[int]) -> str:

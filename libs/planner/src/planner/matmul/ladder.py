@@ -77,6 +77,15 @@ def share(times: Sequence[Mapping[str, float]]) -> list[str]:
     return chosen
 
 
+def last_of_runs(labels: Sequence[str]) -> list[int]:
+    """The rungs that serve those below with the same label.
+
+    >>> last_of_runs(["a", "a", "b"])
+    [1, 2]
+    """
+    return [i for i, label in enumerate(labels) if labels[i + 1 : i + 2] != [label]]
+
+
 def _losses(rung: Mapping[str, float]) -> dict[str, float]:
     """Of the candidates within `MARGINS.rung` of a rung's best, their times over the best."""
     best = min(rung.values())
