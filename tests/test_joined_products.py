@@ -14,7 +14,7 @@ import gemm_templates
 from compile_cli.cli.measure import relative_error
 from gemm_templates import H100, Inputs, is_legal, offered
 from planner.matmul.chooser import MatmulChooser
-from wrapper_ir import Describe, ExternCall, Launch
+from wrapper_ir import Describe, ExternCall, If, Launch
 from wrapper_ir.analysis import walk
 
 K, COLUMNS = 128, (256, 128)
@@ -111,6 +111,20 @@ def test_dynamic_rows(options: dict[str, Any], as_on_gpu: Any, emit: str) -> Non
         x = operands(rows)[0]
         for got, w in zip(compiled(x, *args[1:]), args[1:], strict=True):
             assert relative_error(got.double(), x.double() @ w.double().t()) < 4e-3
+
+
+def test_what_was_decided_once_serves_rows_nearby(options: dict[str, Any], as_on_gpu: Any) -> None:
+    """Where more than the number of rows is dynamic: a tile for few rows is slow for many."""
+    as_on_gpu(timer(0.5))
+    sizes = {0: {0, 1}, 1: {1}}
+    args = torch.randn(40, 128), torch.randn(256, 128)
+    compiled = compile_cli.compile(F.linear, args, dynamic=sizes, options=options)
+    (branch,) = (op for op in compiled.graph.program.ops if isinstance(op, If))
+    assert branch.condition.rhs == 80
+    assert isinstance(branch.orelse[-1], ExternCall)
+    for rows in (1, 80, 81, 300):
+        x, w = torch.randn(rows, 96), torch.randn(256, 96)
+        assert relative_error(compiled(x, w), F.linear(x, w)) < 1e-5
 
 
 def test_each_has_its_bias(options: dict[str, Any], as_on_gpu: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 
@@ -53,7 +53,8 @@ def allocate(size: int, device: int, stream: int) -> Any:
     if allocator is None:
         # Of the current stream: torch hands it out again in the order of that stream only.
         return torch.empty(size, dtype=torch.uint8, device=where)
-    with torch.cuda.device(where):
+    there = torch.cuda.current_device() == device
+    with nullcontext() if there else torch.cuda.device(where):
         out = allocator(size, DESCRIPTOR_BYTES, stream)
         if isinstance(out, torch.Tensor):
             if out.nbytes < size or out.get_device() != device:
