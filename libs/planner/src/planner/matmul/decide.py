@@ -6,30 +6,25 @@ each rung of `planner.matmul.ladder`, and the program compares the number with t
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Mapping, Sequence, Set
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import sympy
-import torch
 
 import gemm_templates
 from gemm_templates import is_legal
-from loop_ir import GatedPair, Graph, Kernel, Matmul, gated_halves, gated_pairs
+from loop_ir import Kernel, Matmul
 from loop_ir.ir import hints_of
-from planner.kernels import Kernels
 from planner.matmul.chooser import MatmulChooser, Peer
 from planner.matmul.counters import Account, saved, wanting, without
 from planner.matmul.joined import JoinedTask, join, joinable
-from planner.matmul.ladder import Rung, last_of_runs, rungs, share
+from planner.matmul.ladder import Rung, last_of_runs, share
 from planner.matmul.likeness import likeness
 from planner.matmul.problem import (
     MOST_PRODUCTS,
-    GraphFacts,
     MatmulTask,
-    bytes_of,
-    make_gated_task,
-    make_task,
 )
+from planner.matmul.tasks import MatmulTasks
 from planner.matmul.ways import (
     in_turn,
     layouts_of,
@@ -40,23 +35,15 @@ from planner.matmul.ways import (
 )
 from planner.plan import Choice, Condition, Decided, Decision, MatmulPlan, Steps, plan_launch
 from planner.schedules.proposals import default_schedule
-from planner.settings import Settings
-from planner.torch_compat import unset_fake_temporarily
-from symexpr import evaluate, known, symbol
-from triton_emit import TritonEmitError, emit
+from symexpr import known, symbol
+from triton_emit import emit
 from tuning import MARGINS
-
-# Multiply-adds below which a matmul is not worth measuring: the launch is the cost.
-WORTH = 64 * 64 * 64
 
 VENDOR = "extern"
 
 # So many times the rows of the hints, what was measured there alone is no guess: a tile for 40 rows
 # took an H100 149 us for 3000, the vendor's call 31.
 _NEAR = 2
-
-# So many rows and less vendors' calls refuse: templates alone run them, and none is measured.
-REFUSED = {"aten._int_mm.default": 16}
 
 
 @dataclass(frozen=True)
@@ -80,29 +67,18 @@ class Way:
 
 
 @dataclass
-class MatmulPlanner:
+class MatmulPlanner(MatmulTasks):
     """Decides for each matmul of a graph: called with one, it gives the plan of what runs it. What
     is decided of the first of those that are alike holds for them all."""
 
-    options: Settings
-    kernels: Kernels
-    graph: Graph
-    listed: Set[str] = frozenset()
     _measurements: dict[str, dict[str, gemm_templates.Choice]] = field(default_factory=dict)
-    _tasks: dict[tuple[str, int, bool, str], MatmulTask | None] = field(default_factory=dict)
     _joint: dict[str, bool] = field(default_factory=dict)
-    _steps: dict[str, list[Rung]] = field(default_factory=dict)
     _chosen: dict[str, list[Way]] = field(default_factory=dict)
 
     @functools.cached_property
     def chooser(self) -> MatmulChooser:
         """What measures candidates."""
         return MatmulChooser(self.options, self.kernels)
-
-    @functools.cached_property
-    def facts(self) -> GraphFacts:
-        """The facts about the graph."""
-        return GraphFacts(self.graph)
 
     @functools.cached_property
     def _firsts(self) -> dict[str, Matmul]:
@@ -118,12 +94,6 @@ class MatmulPlanner:
         return {n.out: found.setdefault(key(n), n) for n in nodes}
 
     @functools.cached_property
-    def _halves(self) -> dict[str, tuple[Matmul, GatedPair]]:
-        """Pairs that are halves of one product, by the kernel that reads both."""
-        halves = gated_halves(self.graph)
-        return {name: half for name, half in halves.items() if name not in self.listed}
-
-    @functools.cached_property
     def _readers(self) -> dict[str, Kernel]:
         """Of the matmuls that stand for halves, the kernels that read these."""
         kernels = {n.name: n for n in self.graph.nodes if isinstance(n, Kernel)}
@@ -134,11 +104,6 @@ class MatmulPlanner:
         """Kernels that run in one template with both products that they read, by name."""
         halves = self._halves.items()
         return {name: n for name, (n, _) in halves if self._is_joint(self._firsts[n.out])}
-
-    @functools.cached_property
-    def pairs(self) -> dict[str, GatedPair]:
-        """Pairs that one template may multiply, by the result of the matmul with the epilogue."""
-        return gated_pairs(self.graph) | {n.out: pair for n, pair in self._halves.values()}
 
     @functools.cached_property
     def _users(self) -> dict[str, Matmul]:
@@ -435,85 +400,6 @@ class MatmulPlanner:
         ]
         return self.chooser.prefetch(task for task in tasks if task is not None)
 
-    @property
-    def _matmuls(self) -> list[Matmul]:
-        return [node for node in self.graph.nodes if isinstance(node, Matmul)]
-
-    def _rungs(self, node: Matmul, hints: Mapping[str, int]) -> list[Rung]:
-        """Where to decide: at several numbers of rows if that is what is dynamic, and only that."""
-        if node.out not in self._steps:
-            self._steps[node.out] = self._find_rungs(node, hints)
-        return self._steps[node.out]
-
-    def _find_rungs(self, node: Matmul, hints: Mapping[str, int]) -> list[Rung]:
-        rows = node.a.type.size[-2]
-        here = [Rung(int(evaluate(rows, hints)), hints, None)]
-        if not rows.free_symbols or self.options.multikernel == "off" or node.groups is not None:
-            return here
-        found = rungs(rows, self.graph.symbols, hints)
-        room = self._room(node)
-        fits = next((i for i, r in enumerate(found) if bytes_of(node, r.hints) > room), len(found))
-        if fits < len(found):
-            found = found[: max(fits, 1)]
-            found[-1] = replace(found[-1], condition=None, exact=False)
-        tasks = [
-            task
-            for rung in found
-            for find in (self._task, self._fused)
-            if (task := find(node, rung)) is not None
-        ]
-        moving = {"M", "stride_ab", "stride_ob"}
-        settled = all(t.problem.dynamic <= moving and not t.batch.free_symbols for t in tasks)
-        return found if settled else here
-
-    def _room(self, node: Matmul) -> float:
-        """Bytes that measuring one matmul may take."""
-        if node.type.device.kind != "cuda" or not torch.cuda.is_available():
-            return float("inf")
-        with unset_fake_temporarily():
-            return float(torch.cuda.mem_get_info()[0]) / 4
-
-    def _task(self, node: Matmul, rung: Rung) -> MatmulTask | None:
-        """The node, its operands made, as a problem for templates; None where they cannot or need
-        not be asked."""
-        return self._find_task(node, rung, "plain")
-
-    def _fused(self, node: Matmul, rung: Rung) -> MatmulTask | None:
-        """Likewise with its prologues; None where it has none."""
-        return self._find_task(node, rung, "fused") if node.prologues else None
-
-    def _gated(self, node: Matmul, rung: Rung) -> MatmulTask | None:
-        """Both products of its pair; None where it has none."""
-        return self._find_task(node, rung, "gated") if node.out in self.pairs else None
-
-    def _find_task(self, node: Matmul, rung: Rung, kind: str) -> MatmulTask | None:
-        key = (node.out, rung.rows, rung.exact, kind)
-        if key not in self._tasks:
-            self._tasks[key] = self._make_task(node, rung, kind)
-        return self._tasks[key]
-
-    def _make_task(self, node: Matmul, rung: Rung, kind: str) -> MatmulTask | None:
-        on_cuda = node.type.device.kind == "cuda"
-        auto = self.options.gemm == "auto"
-        if self.options.gemm == "extern" or (auto and not on_cuda):
-            return None
-        exact = (
-            {symbol(n): sympy.Integer(rung.hints[n]) for n in _row_sizes(node)}
-            if rung.exact
-            else {}
-        )
-        aligned = self.facts.aligned | ({node.out} if on_cuda else set())
-        symbols, pair = self.graph.symbols, self.pairs.get(node.out)
-        try:
-            if kind == "gated" and pair is not None:
-                task = make_gated_task(node, pair, rung.hints, aligned, exact, symbols)
-            else:
-                task = make_task(node, rung.hints, aligned, exact, symbols, kind == "fused")
-        except (gemm_templates.UnsupportedProblem, TritonEmitError):
-            return None
-        small = task.problem.flops < 2 * WORTH and not self._by_model(node, rung)
-        return None if auto and small else task
-
     def _ways(self, node: Matmul, rung: Rung, many: bool) -> dict[str, tuple[float, Way]]:
         """Label -> seconds and what could run at a rung. A matmul with prologues: templates that
         run these, too, and the best of what comes after kernels of their own, with those."""
@@ -570,10 +456,6 @@ class MatmulPlanner:
         times[vendor] = (dict(choice.times)[VENDOR] * (1 - MARGINS.in_doubt), None)
         return times
 
-    def _by_model(self, node: Matmul, rung: Rung) -> bool:
-        """Whether the model alone decides between templates, and there is no other way."""
-        return self.options.gemm == "template" or rung.rows <= REFUSED.get(node.extern.target, 0)
-
     def _measured(self, node: Matmul, rung: Rung, many: bool) -> gemm_templates.Choice:
         """What is the fastest at a rung where memory that is zero costs nothing."""
         plain, fused = self._task(node, rung), self._fused(node, rung)
@@ -625,7 +507,3 @@ class MatmulPlanner:
         buffer that they share, or the epilogue's kernel does."""
         own = f"{node.out}{suffix or self.facts.ending('_')}"
         return with_producers(node, vendor_steps(node, hints, suffix, own), hints, suffix)
-
-
-def _row_sizes(node: Matmul) -> list[str]:
-    return [str(s) for s in node.a.type.size[-2].free_symbols]
