@@ -1,10 +1,13 @@
 """Programs that several GPUs share, through `torch.compile`: eager, Inductor and compile_cli.
 
     python benchmarks/distributed.py [--only exchange tensor] [--out rows.json] [--device cpu]
+        [--shared]
 
-One process a GPU (two with `--device cpu`, through gloo). Times are medians over interleaved calls,
-of the slowest rank's time from a barrier to the end of the GPU's work, in milliseconds. Results are
-compared with eager's. A case that fails or is wrong is a row that says so, and the exit code is 1.
+One process a GPU (two with `--device cpu`, through gloo). With `--shared`, the ranks share memory:
+torch's symmetric memory is enabled for them, and Inductor is told to use it. Times are medians over
+interleaved calls, of the slowest rank's time from a barrier to the end of the GPU's work, in
+milliseconds. Results are compared with eager's. A case that fails or is wrong is a row that says
+so, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -22,10 +25,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._inductor.config
 import torch.distributed as dist
 import torch.distributed._functional_collectives as collectives
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed._symmetric_memory import enable_symm_mem_for_group
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import (
@@ -238,6 +243,9 @@ def work(rank: int, world: int, options: argparse.Namespace) -> None:
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo", rank=rank, world_size=world
     )
+    if options.shared:
+        torch._inductor.config._collective.auto_select = True
+        enable_symm_mem_for_group(dist.group.WORLD.group_name)
     rows = []
     cases = Cases(device, options.scale)
     for name in options.only or NAMES:
@@ -260,6 +268,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", choices=NAMES)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--shared", action="store_true")
     parser.add_argument("--scale", type=int, default=1, help="sizes are divided by this")
     parser.add_argument("--repeats", type=int, default=21)
     options = parser.parse_args()

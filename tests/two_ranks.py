@@ -17,9 +17,11 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as collectives
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed._symmetric_memory import enable_symm_mem_for_group
 from torch.nn.parallel import DistributedDataParallel
 
 from compile_cli import pipeline
+from wrapper_ir import print_program
 
 torch._functorch.config.enable_autograd_cache = False  # what is compiled is counted
 
@@ -108,8 +110,15 @@ torch.testing.assert_close(found, list(alone.parameters()), rtol=1e-4, atol=1e-5
 assert len(graphs) == (6 if kind == "ddp" else 4), len(graphs)
 if kind == "ddp":
     args = x[own] + rank, torch.randn(8, 8).to(device)
-    got = torch.compile(exchange, backend="compile_cli", fullgraph=True)(*args)
-    torch.testing.assert_close(got, exchange(*args))
+    want = exchange(*args)
+    for shared in (False, True)[: 1 + (on == "cuda")]:
+        if shared:
+            enable_symm_mem_for_group(dist.group.WORLD.group_name)
+        run = torch.compile(exchange, backend="compile_cli", fullgraph=True)
+        for _ in range(20):
+            torch.testing.assert_close(run(*args), want)
+        assert ("sum_at_once" in print_program(graphs[-1].program)) == shared
+        torch._dynamo.reset()
 dist.destroy_process_group()
 if other:
     sys.exit(os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]))

@@ -6,14 +6,17 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from aten_lowering.passes import sums_at_once
 from aten_lowering.passes.common_subexpressions import common_subexpressions
 from aten_lowering.passes.dead_code import dead_code
 from aten_lowering.passes.diagonal_products import diagonal_products
@@ -460,3 +463,27 @@ def test_copies_from_a_host_begin_one_ahead() -> None:
     layer = ["mm", "relu"]
     ahead = ["fetch", "fetch", "fetched", *layer, "_to_copy", *layer, "fetch", "fetched", *layer]
     assert found == [*ahead, "fetched", *layer]
+
+
+@pytest.mark.parametrize(
+    ("count", "enabled", "made"),
+    [(4096, True, 1), (4096, False, 0), (1 << 20, True, 0), (3, True, 0)],
+)
+def test_small_sums_over_ranks(
+    count: int, enabled: bool, made: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One call for the start and the wait, of groups that share memory."""
+    family, ours = torch.ops._c10d_functional, torch.ops.aten_lowering.sum_at_once.default
+    shared = {"group"} if enabled else set()
+    memory = SimpleNamespace(is_symm_mem_enabled_for_group=shared.__contains__)
+    monkeypatch.setattr(sums_at_once, "symmetric_memory", lambda: memory)
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    with FakeTensorMode():
+        x.meta["val"] = torch.empty(count, device="cuda")
+    start = graph.call_function(family.all_reduce.default, (x, "sum", "group"))
+    graph.output(graph.call_function(family.wait_tensor.default, (start,)))
+    sums_at_once.sums_at_once(graph)
+    graph.lint()
+    calls = [n.target for n in graph.nodes if n.op == "call_function"]
+    assert calls.count(ours) == made and len(calls) == (1 if made else 2)

@@ -33,6 +33,7 @@ from compile_cli.torch_compat import (
     compiler_config,
     functorch_config,
     key_parts,
+    sharing_groups,
 )
 from compile_cli.undecided import Superseded, check_decided
 from planner import source_digest
@@ -171,7 +172,7 @@ def cached(options: Options) -> ExitStack:
         gpu,
     )
     stack = ExitStack()
-    tag = f"{compiler_config.cache_key_tag} {options} {settings} {_makers()}"
+    tag = f"{compiler_config.cache_key_tag} {options} {settings} {_makers()} {sharing_groups()}"
     stack.enter_context(compiler_config.patch(cache_key_tag=tag))
     stack.enter_context(functorch_config.patch(bundled_autograd_cache=True))
     for of, name, none in _NOT_ASKED:

@@ -45,3 +45,9 @@ COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 def in_transform() -> bool:
     """Whether a transform of `torch.func` is being applied."""
     return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def sharing_groups() -> list[str]:
+    """The groups of ranks that share memory by torch's `enable_symm_mem_for_group`."""
+    module = sys.modules.get("torch.distributed._symmetric_memory")
+    return sorted(module._group_name_to_store) if module is not None else []

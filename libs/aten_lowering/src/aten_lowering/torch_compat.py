@@ -77,6 +77,13 @@ def settle(symbol: torch.SymInt, value: torch.SymInt | int) -> None:
     env._update_version_counter()
 
 
+def symmetric_memory() -> Any:
+    """Torch's module of memory that the GPUs of a host share, which few programs import."""
+    import torch.distributed._symmetric_memory as found
+
+    return found
+
+
 def has_kernel(operator: str, key: str) -> bool:
     """Whether `name.overload` has a kernel of its own for a dispatch key."""
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(operator, key))

@@ -13,11 +13,13 @@ from aten_lowering.passes.no_ops import no_ops
 from aten_lowering.passes.numbers_alone import numbers_alone
 from aten_lowering.passes.prims import prims
 from aten_lowering.passes.regular_bags import regular_bags
+from aten_lowering.passes.sums_at_once import sums_at_once
 
 PASSES = tuple(
     map(
         FxPass,
         (
+            sums_at_once,
             prims,
             numbers_alone,
             known_masks,

@@ -1,0 +1,69 @@
+"""Small sums over ranks in one kernel, through memory that the GPUs of a host share.
+
+    r = all_reduce(x, "sum", group)     ->     w = sum_at_once(x, group)
+    w = wait_tensor(r)
+
+Each rank writes its part where all can read it, and adds up the others': one launch, of which an
+all-reduce through a ring of messages takes several times as long. Only for groups for which torch's
+symmetric memory is enabled (`enable_symm_mem_for_group`), as it is, or is not, on every rank."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from aten_lowering.passes.base import call
+from aten_lowering.pool_offsets import LIBRARY
+from aten_lowering.torch_compat import symmetric_memory
+
+# Bytes up to which one kernel is faster, that of each rank reads what all others have.
+MOST = 256 << 10
+_DTYPES = (torch.bfloat16, torch.float32)
+_SHARE = 16  # bytes that a thread moves at once
+
+
+def sum_at_once(x: Tensor, group: str) -> Tensor:
+    """The sum of what all ranks of a group give. Each call is one of all ranks."""
+    memory = symmetric_memory()
+    memory.get_symm_mem_workspace(group, MOST)
+    workspace: Tensor = memory._group_name_to_workspace_tensor[group]
+    shared = workspace.view(x.dtype)[: x.numel()]
+    flat = x.reshape(-1)
+    flat = flat if flat.data_ptr() % _SHARE == 0 else flat.clone()
+    flat = torch.ops.symm_mem.one_shot_all_reduce_copy(shared, flat, "sum", group)
+    return flat.view(x.shape)  # type: ignore[no-any-return]  # an operator's
+
+
+LIBRARY.define("sum_at_once(Tensor x, str group) -> Tensor")
+LIBRARY.impl("sum_at_once", sum_at_once, "CompositeExplicitAutograd")
+torch.library.register_fake(
+    "aten_lowering::sum_at_once",
+    lambda x, _: torch.empty_like(x, memory_format=torch.contiguous_format),
+    lib=LIBRARY,
+)
+
+
+def sums_at_once(graph: fx.Graph) -> None:
+    """Changes the graph where it sums few numbers over the ranks of such a group."""
+    family = torch.ops._c10d_functional
+    for node in graph.find_nodes(op="call_function", target=family.all_reduce.default):
+        x, kind, group = node.args
+        (wait,) = node.users if len(node.users) == 1 else (None,)
+        if wait is None or wait.target is not family.wait_tensor.default:
+            continue
+        if kind == "sum" and _is_small(x.meta["val"]) and _shares(group):
+            with graph.inserting_before(node), x.meta["val"].fake_mode:
+                made = call(graph, torch.ops.aten_lowering.sum_at_once.default, x, group)
+            wait.replace_all_uses_with(made)
+            graph.erase_node(wait)
+            graph.erase_node(node)
+
+
+def _is_small(x: Any) -> bool:
+    fits = x.is_cuda and x.is_contiguous() and x.dtype in _DTYPES
+    count = x.numel() * x.element_size()
+    return fits and isinstance(count, int) and count <= MOST and count % _SHARE == 0
+
+
+def _shares(group: str) -> bool:
+    return bool(symmetric_memory().is_symm_mem_enabled_for_group(group))
