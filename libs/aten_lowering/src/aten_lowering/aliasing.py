@@ -26,7 +26,7 @@ _UNDECLARED = frozenset({aten._unsafe_view.default, aten._reshape_alias.default}
 
 def always_view(op: OpOverload) -> bool:
     """The op returns a view whatever its arguments: its schema says `Tensor(a)`, and it is no
-    composite such as `reshape`, which may copy."""
+    composite such as `reshape`, which may copy, nor one of ours, which waits for its argument."""
     if op in _UNDECLARED:
         return True
     composite = has_kernel(
@@ -34,7 +34,9 @@ def always_view(op: OpOverload) -> bool:
         "CompositeImplicitAutograd",
     )
     infos = [r.alias_info for r in op._schema.returns]
-    return not composite and bool(infos) and all(i is not None and not i.is_write for i in infos)
+    if composite or op.namespace == "aten_lowering":
+        return False
+    return bool(infos) and all(i is not None and not i.is_write for i in infos)
 
 
 def view_of(base: Operand, base_fake: torch.Tensor, fake: torch.Tensor) -> Operand:

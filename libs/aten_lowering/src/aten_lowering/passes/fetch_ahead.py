@@ -46,7 +46,7 @@ def fetched(x: Tensor) -> Tensor:
 
 
 LIBRARY.define("fetch(Tensor x, Device device) -> Tensor")
-LIBRARY.define("fetched(Tensor x) -> Tensor")
+LIBRARY.define("fetched(Tensor(a) x) -> Tensor(a)")
 LIBRARY.impl("fetch", fetch, "CompositeExplicitAutograd")
 LIBRARY.impl("fetched", fetched, "CompositeExplicitAutograd")
 torch.library.register_fake(
