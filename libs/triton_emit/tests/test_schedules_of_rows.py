@@ -182,6 +182,34 @@ kernel k(
     assert default_schedule(parse_kernel(text), {}) == HELD
 
 
+ROW = """
+kernel k(
+    x: TYPE[ROWS, WIDTH] cuda:0,
+    out y: f32[ROWS] cuda:0,
+):
+  parallel i0 < ROWS:
+    over r0 < WIDTH:
+      v0 = load x[i0*WIDTH + r0] : TYPE
+      v1 = cast(v0) : f32
+      v2 = reduce sum(v1) : f32
+    once:
+      store y[i0] = v2
+"""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rows", "width", "expected"),
+    [
+        ("f32", 600, 100000, Schedule("looped", 1, 4096, 16)),  # many elements of a line
+        ("f32", 32, 500000, Schedule("looped", 1, 8192, 32)),
+        ("bf16", 10000, 8192, Schedule("persistent", 1, 8192, 8)),
+    ],
+)
+def test_rows_that_are_read_once(dtype: str, rows: int, width: int, expected: Schedule) -> None:
+    text = ROW.replace("TYPE", dtype).replace("ROWS", str(rows)).replace("WIDTH", str(width))
+    assert default_schedule(parse_kernel(text), {}) == expected
+
+
 def test_rows_leave_the_cache_when_they_were_read_again(tools: SimpleNamespace) -> None:
     """Weights, which other programs read too, do not; nor does what shares its lines with them."""
     text = """
@@ -353,6 +381,16 @@ kernel k(
     assert ("row = tl.program_id(0)" in source) == apart
 
 
+@pytest.mark.parametrize(("dtype", "warps"), [("bf16", 8), ("f32", 4)])
+def test_places_of_extremes_along_columns(dtype: str, warps: int) -> None:
+    """Narrow tiles: a thread holds two numbers for each element."""
+    text = COLUMNS.replace("WIDTH", "200001").replace(
+        "reduce max(v0) : bf16", "reduce argmax(v0) : i64"
+    )
+    text = text.replace("out y: bf16", "out y: i64").replace("bf16", dtype)
+    assert default_schedule(parse_kernel(text), {}) == Schedule("looped", 32, 32, warps)
+
+
 MIDDLE = """\
 kernel softmax(
     x: {dtype}[64, {width}, {beside}] cuda:0,
@@ -377,6 +415,7 @@ kernel softmax(
         ("bf16", 768, 784, ("persistent", 16, 1024, 8)),
         ("bf16", 1024, 1001, ("persistent", 32, 1024, 16)),  # no access moves two
         ("bf16", 192, 3192, ("persistent", 64, 256, 8)),  # whole lines
+        ("f32", 2000, 777, ("looped", 32, 256, 32)),
         ("bf16", 600, 784, ("looped", 64, 32, 8)),  # two fifths of a tile would be empty
         ("bf16", 2048, 784, ("looped", 64, 32, 8)),
     ],

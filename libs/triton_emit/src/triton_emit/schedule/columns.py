@@ -78,8 +78,8 @@ def looped_columns(
     of 2048 elements, also where programs are few: their rows are read again (softmax of 64 x 768 x
     784 of bf16: 75 us, 88 with 4096). Scans keep to small tiles: each step waits for the one before
     it. Longer steps of what is stored across them (softmax of 20 x 1200 x 1800
-    of f32, transposed, on an H100: 203 us with 128, 227 with 64). beside: of the rows, how many are
-    neighbours in memory."""
+    of f32, transposed, on an H100: 184 us with 256, 203 with 128, 227 with 64). beside: of the
+    rows, how many are neighbours in memory."""
     scanning = scans(kernel)
     if may_step(kernel) and width >= 2 * _STEPPING and beside >= min(rows, LANES):
         return _stepping(kernel, width, rows, beside, bits)
@@ -98,19 +98,20 @@ def looped_columns(
         steps = max(2048 // xblock, line if _stores_rows(kernel) else 0)
         rblock = min(steps, next_power_of_two(width))
         if line == 32 and width >= LINE and len(rows_read(kernel)) == 1:
-            return Schedule("looped", xblock, LINE, 2 * _STEPPING, index_bits=bits)
+            steps = LINE if width < 8 * LINE else 2 * LINE
+            return Schedule("looped", xblock, steps, steps // 8, index_bits=bits)
         many = 32 * programs >= 3 * MULTIPROCESSORS * WARPS
         warps = 4 if many and line != 32 and xblock * steps <= 2048 else 8
         return Schedule("looped", xblock, rblock, warps, index_bits=bits)
+    if warps == 4 and xblock == 64 and _places(kernel):
+        rblock, warps = min(32, next_power_of_two(width)), max(1, 16 // row_bytes(kernel))
+        return Schedule("looped", 32, rblock, warps, index_bits=bits)
     if not few and _element_bytes(kernel) == 4 and not moves_vectors(kernel):
         # pieces of lines that two programs share, four elements a thread, each a load (the middle
         # of 32 x 4096 x 4095 of f32 on an H100: 771 us, 915 of 32 columns and 8 warps; on an H200
         # of those 530, and 572 of 16 elements a thread)
         rblock = min(64, next_power_of_two(width))
         return Schedule("looped", 64, rblock, max(1, rblock // 2), index_bits=bits)
-    if warps == 4 and xblock == 64 and _places(kernel):
-        rblock = min(8 * row_bytes(kernel), 32, next_power_of_two(width))
-        return Schedule("looped", 32, rblock, 4, index_bits=bits)
     elements = 512 if scanning or alone else 256  # of a warp
     rblock = min(elements * warps // xblock, next_power_of_two(width))
     warps = min(32, max(1, xblock * rblock // elements))
@@ -119,8 +120,8 @@ def looped_columns(
 
 def _places(kernel: Kernel) -> bool:
     """It finds the places of extremes: narrow tiles, few elements a thread, which holds two numbers
-    for each (argmax of the middle of 64 x 4096 x 4095 on an H100: of bf16 844 us in tiles of 32 x
-    16, 994 of 64 x 16; of f32 776 of 32 x 32, 819)."""
+    for each (argmax of the middle of 64 x 4096 x 4095 on an H100: of bf16 815 us by eight warps,
+    994 in tiles of 64 x 16 by four; of f32 776 by four, 819)."""
     return any(isinstance(s, Reduce) and s.op in ("argmax", "argmin") for s in statements(kernel))
 
 
