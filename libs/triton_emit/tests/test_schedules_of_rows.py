@@ -182,6 +182,31 @@ kernel k(
     assert default_schedule(parse_kernel(text), {}) == HELD
 
 
+EXPONENTIALS = """
+kernel k(
+    x: TYPE[64, 499500] cuda:0,
+    out y: f32[64, 499500] cuda:0,
+):
+  parallel i0 < 64:
+    over r0 < 499500:
+      v0 = load x[i0*499500 + r0] : TYPE
+      v1 = cast(v0) : f32
+      v2 = exp(v1) : f32
+      v3 = reduce sum(v2) : f32
+    over r0 < 499500:
+      v4 = div(v2, v3) : f32
+      store y[i0*499500 + r0] = v4
+"""
+
+
+@pytest.mark.parametrize(("dtype", "warps"), [("bf16", 4), ("u8", 8)])
+def test_rows_that_programs_share(dtype: str, warps: int) -> None:
+    """64 elements a thread, of bytes 32."""
+    kernel = parse_kernel(EXPONENTIALS.replace("TYPE", dtype))
+    expected = Schedule("persistent", 1, 8192, warps, share=61)
+    assert default_schedule(kernel, {}) == expected
+
+
 ROW = """
 kernel k(
     x: TYPE[ROWS, WIDTH] cuda:0,
