@@ -19,8 +19,10 @@ from torch._dynamo.utils import counters
 import aten_lowering
 import compile_cli.graph_cache as graph_cache
 from compile_cli import pipeline
+from compile_cli.hosts import inputs
 from compile_cli.torch_compat import key_parts
 from gemm_templates import Choice
+from loop_ir.passes import take_over
 from planner import NO_TIME, Chosen
 
 Calls = list[str]
@@ -247,3 +249,16 @@ def test_what_torch_runs_is_not_kept(compiled: Calls) -> None:
     for _ in range(2):
         torch.testing.assert_close(process(f, X), f(X))
     assert len(compiled) == 2
+
+
+def test_what_a_backward_pass_writes_over_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph that is retained still holds what it kept, whoever compiled the backward pass."""
+    monkeypatch.setattr(take_over, "LEAST", 0)
+    copied, copy_of = list[Tensor](), inputs._copied
+    monkeypatch.setattr(inputs, "_copied", lambda x: copied.append(x) or copy_of(x))
+    x, w = (torch.randn(8, 8, requires_grad=True) for _ in range(2))
+    for n in range(2):
+        loss = process(lambda x: ((x @ w).sin() @ w).tanh().sum(), x)
+        one, two = (torch.autograd.grad(loss, (x, w), retain_graph=True) for _ in range(2))
+        assert all(map(torch.equal, one, two))
+        assert hits() == n and len(copied) == 4 * (n + 1)
