@@ -25,14 +25,17 @@ def equal_sizes(graph: fx.Graph) -> None:
     for node in graph.find_nodes(op="placeholder"):
         given |= {n.node.expr for n in sizes_of(node.meta.get("val"))}
     known: dict[int, _Equalities] = {}
+    forms: dict[tuple[int, Any], Any] = {}
 
     def simplest(n: Any) -> Any:
         if not isinstance(n, torch.SymInt):
             return n
-        env = n.node.shape_env
+        env, expr = n.node.shape_env, n.node.expr
         known[id(env)] = equalities = known.get(id(env)) or _Equalities(env, given)
-        form = equalities.simplest(n.node.expr)
-        return n if form == n.node.expr else env.create_symintnode(form, hint=n.node.hint)
+        if (id(env), expr) not in forms:
+            forms[id(env), expr] = equalities.simplest(expr)
+        form = forms[id(env), expr]
+        return n if form == expr else env.create_symintnode(form, hint=n.node.hint)
 
     def written(value: Any) -> Any:
         old = sizes_of(value)
