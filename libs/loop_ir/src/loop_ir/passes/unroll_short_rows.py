@@ -28,7 +28,10 @@ from loop_ir.ir.points import place_in
 from loop_ir.ir.renaming import fresh_symbols
 from loop_ir.ir.rewrite import map_kernels
 from loop_ir.ir.strides import picks_along
+from loop_ir.passes.cse import eliminate
 from loop_ir.passes.dead_code import drop_dead_statements
+from loop_ir.passes.fold_tests import fold
+from loop_ir.passes.simplify_indices import simplify
 from tensor_ir import DType
 
 # Statements of a kernel in the end, and of one whose rows are picked, or scanned.
@@ -50,8 +53,12 @@ class UnrollShortRows:
 
     def run(self, graph: Graph) -> Graph:
         """The graph without reductions of a few elements."""
-        rows = self.most, self.picked, self.stores
-        return map_kernels(graph, lambda kernel: rewrite(kernel, *rows))
+
+        def written_out(kernel: Kernel) -> Kernel:
+            flat = rewrite(kernel, self.most, self.picked, self.stores)
+            return kernel if flat is kernel else eliminate(simplify(fold(flat)))
+
+        return map_kernels(graph, written_out)
 
 
 @dataclass(frozen=True)
