@@ -233,3 +233,21 @@ def test_a_rare_branch_is_waited_for_by_one_warp() -> None:
     of_all, of_few = (default_schedule(k, {}) for k in (plain, branching))
     assert (of_all.xblock, of_all.num_warps) == (1024, 4)
     assert (of_few.xblock, of_few.num_warps) == (512, 1)
+
+
+@pytest.mark.parametrize(("length", "warps"), [(10, 4), (110, 8)])
+def test_long_texts_of_single_elements_have_many_warps(length: int, warps: int) -> None:
+    """Each of which leaves few registers."""
+    steps = "\n".join(f"      v{n + 1} = mul(v{n}, v0) : f32" for n in range(length))
+    kernel = parse_kernel(f"""
+kernel k(
+    x: f32[4097, 4097] cuda:0,
+    out y: f32[4097, 4097] cuda:0,
+):
+  parallel i0 < 16785409:
+    once:
+      v0 = load x[i0] : f32
+{steps}
+      store y[i0] = v{length}
+""")
+    assert default_schedule(kernel, {}) == Schedule("flat", 1024, num_warps=warps, vector=1)
