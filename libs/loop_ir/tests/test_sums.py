@@ -242,3 +242,44 @@ def test_a_plain_matmul_has_its_own_epilogue() -> None:
     graph = fuse(parse_graph(SUM), FuseOptions(epilogue=True))
     node = replace(graph.nodes[0], bias=None, alpha=1, beta=1)
     assert whole_epilogue(node) == (node.epilogue, "y")
+
+
+DOUBLED = """\
+graph doubled(
+    x: f32[4, 5] cpu,
+    w: f32[5, 3] cpu,
+):
+  matmul y: f32[4, 3] cpu{stride}
+    a x: f32[4, 5] cpu
+    b w: f32[5, 3] cpu
+    extern aten.mm.default(x: f32[4, 5] cpu, w: f32[5, 3] cpu)
+      out y: f32[4, 3] cpu{stride}
+  kernel double(
+      y: f32[4, 3] cpu{stride},
+      out z: f32[4, 3] cpu,
+  ):
+    parallel {axes}:
+      once:
+        v0 = load y[{at}] : f32
+        v1 = add(v0, v0) : f32
+        store z[r*3 + c] = v1
+  return (z: f32[4, 3] cpu)
+"""
+
+
+@pytest.mark.parametrize(
+    ("axes", "stride", "at"),
+    [
+        ("r < 4, c < 3", "", "r*3 + c"),
+        ("c < 3, r < 4", "", "r*3 + c"),
+        ("r < 4, c < 3", " stride (1, 4)", "c*4 + r"),
+    ],
+)
+def test_an_epilogue_walks_the_result_in_any_order(axes: str, stride: str, at: str) -> None:
+    graph = parse_graph(DOUBLED.format(axes=axes, stride=stride, at=at))
+    verify(graph)
+    fused = fuse(graph, FuseOptions(epilogue=True))
+    assert [n.epilogue is not None for n in fused.nodes if isinstance(n, Matmul)] == [True]
+    rng = np.random.default_rng(0)
+    given = [rng.standard_normal(s, np.float32) for s in ((4, 5), (5, 3))]
+    np.testing.assert_array_equal(*(interpret_graph(g, given)[0] for g in (graph, fused)))

@@ -22,8 +22,17 @@ def attach(matmul: Matmul, kernel: Kernel) -> Matmul | Mismatch:
     """The matmul with `kernel` as its epilogue, rewritten over the axes of the result, or why
     that cannot be: `kernel` must be pointwise, read the result at its own point only, store one
     tensor, and its axes must be a split or a merge of the rows and columns that every index walks
-    as one. The batch may be split where other tensors are read: its parts become `batch // n` and
-    `batch % n`."""
+    as one, or are so in the order in which it reads the result. The batch may be split where other
+    tensors are read: its parts become `batch // n` and `batch % n`."""
+    found = _attach(matmul, kernel)
+    if isinstance(found, Mismatch):
+        ordered = order_as_read(kernel, matmul.out)
+        again = found if ordered is kernel else _attach(matmul, ordered)
+        return found if isinstance(again, Mismatch) else again
+    return found
+
+
+def _attach(matmul: Matmul, kernel: Kernel) -> Matmul | Mismatch:
     if iterates(kernel):
         return Mismatch(f"{kernel.name} takes as many steps as its elements ask for")
     if not is_pointwise(kernel):
@@ -36,7 +45,6 @@ def attach(matmul: Matmul, kernel: Kernel) -> Matmul | Mismatch:
     stores = [s for s in statements(kernel) if isinstance(s, Store)]
     if len(stores) != 1 or stores[0].mode != "set" or stores[0].mask is not None:
         return Mismatch(f"{kernel.name} writes {len(stores)} results, or parts of one")
-    kernel = order_as_read(kernel, matmul.out)
     taken = free_names(kernel)
     symbols = fresh_symbols("i", taken)
     axes = tuple(Axis(s, n) for s, n in zip(symbols, matmul.type.size, strict=False))
