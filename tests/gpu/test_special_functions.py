@@ -101,3 +101,37 @@ def test_divisors_and_multiples(
         compiled = compile_cli.compile(fn, pair, options=options)
         assert not compiled.graph.fallbacks
         assert torch.equal(compiled(*pair), fn(*pair))
+
+
+COMPLEX = {
+    "roots and exponentials": ("sqrt", "rsqrt", "exp", "log", "log10", "expm1", "log1p"),
+    "circular": ("sin", "cos", "tan", "asin", "acos", "atan"),
+    "hyperbolic": ("sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "sigmoid"),
+}
+
+
+@pytest.mark.parametrize("name", COMPLEX)
+def test_functions_of_complex_numbers(name: str, options: dict[str, Any]) -> None:
+    """Of numbers from 1e-4 to 40, and those with one part that is 0 or infinite."""
+    size = torch.logspace(-4, 1.2, 4096, device="cuda", dtype=torch.float64)
+    x = torch.randn(4096, device="cuda", dtype=torch.complex128) * size
+    ends = torch.tensor([0.0, -0.0, math.inf, -math.inf, 1.5], device="cuda", dtype=torch.float64)
+    special = torch.complex(ends.repeat(5), ends.repeat_interleave(5))
+
+    def run(x: torch.Tensor) -> list[torch.Tensor]:
+        return [getattr(torch, function)(x) for function in COMPLEX[name]]
+
+    for dtype in (torch.complex64, torch.complex128):
+        model = compile_cli.compile(run, (x.to(dtype),), options=options)
+        assert not model.graph.fallbacks
+        for got, want in zip(model(x.to(dtype)), run(x.to(dtype).to(x.dtype)), strict=True):
+            torch.testing.assert_close(got.to(x.dtype), want, rtol=1e-5, atol=1e-6)
+        if dtype is torch.complex64:
+            continue
+        ended = compile_cli.compile(run, (special,), options=options)(special)
+        for function, got, want in zip(COMPLEX[name], ended, run(special.cpu()), strict=True):
+            if function in ("expm1", "log1p"):
+                continue  # eager's are not what C99 says
+            for part in ("real", "imag"):
+                a, b = getattr(got.cpu(), part).abs(), getattr(want, part).abs()
+                torch.testing.assert_close(a, b, equal_nan=True)
