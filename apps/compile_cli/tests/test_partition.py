@@ -15,6 +15,7 @@ from torch import Tensor, fx
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from compile_cli import graph_compiler, narrow_saved
+from compile_cli.torch_compat import partitioners
 
 N = 64  # elements of a row
 
@@ -67,6 +68,17 @@ def kept(saved: list[Tensor]) -> list[tuple[str, tuple[int, ...]]]:
 
 
 INPUT = ("float32", (8, N))
+
+
+def test_torchs_compiler_is_not_imported(
+    saved: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As torch's own merging of equal values would; they are merged."""
+    monkeypatch.setattr(partitioners, "fx_graph_cse", None)
+    check(lambda x: (x.exp() * 2).tanh() + (x.exp() * 2).tanh().sin(), rows())
+    assert kept(saved) == [INPUT]
+
+
 CHAINS: dict[str, Callable[[Tensor], Tensor]] = {
     "five of points": lambda x: x.sin().exp().tanh().cos().sqrt().nan_to_num(),
     "enlarged": lambda x: F.interpolate(x.tanh()[None], scale_factor=2.0).sin(),

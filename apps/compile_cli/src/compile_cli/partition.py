@@ -13,6 +13,7 @@ from torch._ops import OpOverload
 from torch.utils.checkpoint import CheckpointPolicy
 
 from aten_lowering.drawn import DRAWN
+from aten_lowering.passes.common_subexpressions import common_subexpressions
 from aten_lowering.passes.dead_code import dead_code
 from aten_lowering.passes.diagonal_products import diagonal_products
 from aten_lowering.passes.drawn_masks import drawn_masks
@@ -24,7 +25,7 @@ from aten_lowering.passes.results_again import results_again
 from aten_lowering.passes.window_offsets import window_offsets
 from compile_cli.narrow_saved import narrow_saved
 from compile_cli.options import Options
-from compile_cli.torch_compat import detect_fake_mode, partitioners, rng_prims
+from compile_cli.torch_compat import detect_fake_mode, functorch_config, partitioners, rng_prims
 from planner import ChannelsLast
 
 aten = torch.ops.aten
@@ -93,11 +94,14 @@ def partition(
     _save_compared(joint.graph)
     _save_before_writes(joint.graph)
     _save_draws(joint.graph)
+    common_subexpressions(joint.graph)
     joint.recompile()
+    # For its own pass that merges them, torch imports its compiler: longer than a small partition.
+    merged = functorch_config.patch(cse=False)
     # torch's partition takes no list of operators, but asks a function of its module for it.
     operators = mock.patch.object(partitioners, "get_default_op_list", _operators)
     chosen = mock.patch.object(partitioners, "choose_saved_values_set", _chosen)
-    with _LOCK, operators, chosen:
+    with _LOCK, merged, operators, chosen:
         graphs = partitioners.min_cut_rematerialization_partition(joint, inputs, **more)
     for graph in graphs:
         _tell_draws(graph.graph)
