@@ -186,9 +186,9 @@ def test_transforms_on_a_gpu_run_in_three_dimensions_at_a_time(
         assert f(torch.empty(shape, dtype=torch.complex64)).permute(order).is_contiguous()
 
 
-@pytest.mark.parametrize("channels", [3, 15, 16])
+@pytest.mark.parametrize(("channels", "side"), [(3, 3), (3, 1), (15, 3), (16, 3)])
 @pytest.mark.parametrize("rank", [4, 5])
-def test_resampled_channels_stay_last_on_a_gpu(rank: int, channels: int) -> None:
+def test_resampled_channels_stay_last_on_a_gpu(rank: int, channels: int, side: int) -> None:
     """However few: torch's fake tensors say contiguous of less than 16."""
     lies = (torch.channels_last, torch.channels_last_3d)[rank - 4]
 
@@ -197,7 +197,7 @@ def test_resampled_channels_stay_last_on_a_gpu(rank: int, channels: int) -> None
         return torch.nn.functional.interpolate(x, scale_factor=2, mode=mode)
 
     with own_composites(), FakeTensorMode(), torch.device("cuda"):
-        x = torch.empty([2, channels, 3, 3, 3][:rank]).to(memory_format=lies)
+        x = torch.empty([2, channels, side, side, side][:rank]).to(memory_format=lies)
         traced = make_fx(run, decompositions())(x)
     (output,) = traced.graph.find_nodes(op="output")
     assert output.args[0].meta["val"].is_contiguous(memory_format=lies)

@@ -170,3 +170,37 @@ def test_short_columns_that_are_scanned() -> None:
     np.testing.assert_array_equal(interpret_kernel(flat, x)["y"], interpret_kernel(kernel, x)["y"])
     apart = parse_kernel(COLUMNS.replace("r0*5 + i0", "i0*2 + r0"))
     assert rewrite(apart, stores=True) == apart
+
+
+IN_PLACE = """
+kernel k(
+    out x: f32[2, 5] cuda:0,
+):
+  parallel i0 < 5:
+    over r0 < 2:
+      v0 = load x[r0*5 + i0] : f32
+      v1 = reduce max(v0) : f32
+    over r0 < 2:
+      v2 = sub(v0, v1) : f32
+      store x[r0*5 + i0] = v2
+"""
+DYNAMIC = """
+kernel k(
+    x: f32[s1, 3, s0] cuda:0,
+    out y: f32[s1, 3, s0] cuda:0,
+):
+  where s0 in [1, 100] hint 5
+  where s1 in [1, 100] hint 5
+  parallel i0 < s1, i1 < s0:
+    over r0 < 3:
+      v0 = load x[i0*s0*3 + r0*s0 + i1] : f32
+      v1 = scan prod(v0) : f32
+      store y[i0*s0*3 + r0*s0 + i1] = v1
+"""
+
+
+@pytest.mark.parametrize("text", [IN_PLACE, DYNAMIC], ids=["in place", "dynamic"])
+def test_short_columns_whose_stores_may_meet(text: str) -> None:
+    """What is read of what another store of the row writes, and indices that no one compares."""
+    kernel = parse_kernel(text)
+    assert rewrite(kernel, stores=True) == kernel

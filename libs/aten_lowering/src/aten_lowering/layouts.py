@@ -195,11 +195,11 @@ def copied_on_cpu(op: OpOverload, *args: Any) -> Any:
 
 
 def resampled_on_cuda(op: OpOverload, x: Tensor, *args: Any) -> Any:
-    """`op(x, ...) -> op(x.contiguous(), ...)`, copied to channels last where `x` is: torch's fake
+    """`op(x, ...) -> op(x.clone(), ...)`, copied to channels last where `x` is: torch's fake
     tensors say contiguous of fewer than 16 channels, since their kernel goes through such a one."""
-    if not x.is_cuda or x.shape[1] >= 16 or suggested(x, x).is_contiguous():
+    if not x.is_cuda or x.shape[1] >= 16 or suggest_memory_format(x) == torch.contiguous_format:
         return NotImplemented
-    return suggested(op(x.contiguous(), *args), x)
+    return suggested(op(x.clone(memory_format=torch.contiguous_format), *args), x)
 
 
 # Of operators that stay whole: rules on their operands.

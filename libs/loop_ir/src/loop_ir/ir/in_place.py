@@ -1,8 +1,11 @@
 """Kernels that read a buffer and write it: which of them are right whatever runs first."""
 
+from itertools import combinations
+
 import sympy
 
-from loop_ir.ir.affine import linear, same
+from loop_ir.ir.affine import disjoint, linear, same
+from loop_ir.ir.analysis import lows_of
 from loop_ir.ir.names import operands, results, statements
 from loop_ir.ir.nodes import Indirect, Kernel, Load, Phase, Reduce, Store
 
@@ -46,6 +49,22 @@ def hazard(kernel: Kernel) -> str | None:
         if _needed_later(kernel, loads, number):
             return f"what is read of {name} is needed after it is written"
     return None
+
+
+def stores_apart(kernel: Kernel) -> bool:
+    """Whether no two statements store the same element, as far as is known, and no point reads what
+    another one writes."""
+    stores = [
+        (s, {a.symbol: a.extent for a in (*kernel.axes, *phase.axes)})
+        for phase in kernel.phases
+        for s in phase.body
+        if isinstance(s, Store)
+    ]
+    lows = lows_of(kernel.symbols)
+    return hazard(kernel) is None and all(
+        a.buffer != b.buffer or disjoint(a.index, b.index, one, two, lows)
+        for (a, one), (b, two) in combinations(stores, 2)
+    )
 
 
 def _is_one_to_one(kernel: Kernel, store: Store, number: int) -> bool:

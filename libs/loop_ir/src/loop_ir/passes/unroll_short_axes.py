@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, replace
-from itertools import combinations
 from typing import Any
 
 import sympy
 
-from loop_ir.ir.affine import disjoint, linear, product
-from loop_ir.ir.analysis import at_hints, hints_of, is_pointwise, lows_of
+from loop_ir.ir.affine import linear, product
+from loop_ir.ir.analysis import at_hints, hints_of, is_pointwise
 from loop_ir.ir.body import fresh_values
+from loop_ir.ir.in_place import stores_apart
 from loop_ir.ir.names import Name, operands, renamed, results, statements, symbol_names, varying
 from loop_ir.ir.nodes import (
     Axis,
@@ -161,19 +161,6 @@ def _unrolled(kernel: Kernel, axis: Axis) -> Kernel | None:
     )
     axes = tuple(a for a in kernel.axes if a != axis)
     whole = replace(kernel, axes=axes, phases=phases)
-    if not _stored_apart(whole):
+    if not stores_apart(whole):
         return None
     return eliminate(fold(simplify(rename_axes(whole, kernel))))
-
-
-def _stored_apart(kernel: Kernel) -> bool:
-    """Whether no two statements store the same element."""
-    stores = [
-        (s, {a.symbol: a.extent for a in (*kernel.axes, *phase.axes)})
-        for phase in kernel.phases for s in phase.body if isinstance(s, Store)
-    ]  # fmt: skip
-    lows = lows_of(kernel.symbols)
-    return all(
-        a.buffer != b.buffer or disjoint(a.index, b.index, one, two, lows)
-        for (a, one), (b, two) in combinations(stores, 2)
-    )

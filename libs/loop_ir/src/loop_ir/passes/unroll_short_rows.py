@@ -11,6 +11,7 @@ import sympy
 
 from loop_ir.ir.analysis import JOINS, identity, inner_axes
 from loop_ir.ir.body import Body, fresh_values
+from loop_ir.ir.in_place import stores_apart
 from loop_ir.ir.names import Name, renamed, results, symbol_names
 from loop_ir.ir.nodes import (
     Axis,
@@ -103,7 +104,8 @@ class _Rows:
 
 def rewrite(kernel: Kernel, most: int = 4, picked: int = 0, stores: bool = False) -> Kernel:
     """The kernel with its reductions written out, if they are of a few elements. stores: also where
-    something is stored for each of these, or they are scanned, if that moves along memory."""
+    something is stored for each of these, or they are scanned, if that moves along memory, and as
+    far as is known never to what another one reads or writes."""
     rows = _Rows.of(kernel, most, picked)
     if rows is None or not kernel.axes or not all(map(_may_go, rows.inside)):
         return kernel
@@ -121,7 +123,8 @@ def rewrite(kernel: Kernel, most: int = 4, picked: int = 0, stores: bool = False
                 _fold_scan(stmt, rows.points, body)
             else:
                 rows.write_out(stmt, symbols, body)
-    return replace(kernel, phases=(Phase((), tuple(body)),))
+    whole = replace(kernel, phases=(Phase((), tuple(body)),))
+    return whole if not kept or stores_apart(whole) else kernel
 
 
 def spread(kernel: Kernel, most: int = 4) -> Kernel | None:
