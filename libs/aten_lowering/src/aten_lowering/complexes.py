@@ -196,22 +196,9 @@ def _norm(x: Tensor, *more: Any, dtype: Any = None) -> Any:
     return aten.linalg_vector_norm.default(x.abs(), *more)
 
 
-@_enter(aten.zeros_like.default)
-def _zeros_like(x: Tensor, **more: Any) -> Any:
-    return _full_like(x, 0, **more)
-
-
 @_enter(aten.ones_like.default)
 def _ones_like(x: Tensor, **more: Any) -> Any:
-    return _full_like(x, 1, **more)
-
-
-def _full_like(x: Tensor, value: Any, **more: Any) -> Any:
-    usual = all(v is None for k, v in more.items() if k not in ("pin_memory", "device"))
-    if x.dtype not in _PARTS or not usual or more.get("device") not in (None, x.device):
-        return NotImplemented
-    real, imaginary = pair(x, _PARTS[x.dtype])
-    return by_operands(joined(torch.full_like(real, value), torch.zeros_like(imaginary)), x)
+    return aten.full_like.default(x, 1, **more) if x.dtype in _PARTS else NotImplemented
 
 
 @_enter(aten.scalar_tensor.default)
@@ -280,7 +267,8 @@ _by_parts(
     aten.index.Tensor, aten.select_scatter.default, aten.fill.Scalar, aten.full_like.default,
     aten.masked_fill.Scalar, aten.masked_fill.Tensor, aten.copy.default, aten.cumsum.default,
     aten.slice_scatter.default, aten.index_put.default, aten._unsafe_index.Tensor,
-    aten.alias_copy.default, aten.diag_embed.default, aten.diagonal_scatter.default,
+    aten.alias_copy.default, aten.clone.default, aten.zeros_like.default,
+    aten.diag_embed.default, aten.diagonal_scatter.default,
     aten.as_strided_scatter.default, aten.scatter_add.default, aten.scatter.src,
     aten._unsafe_index_put.default, aten.index_fill.int_Tensor, aten.index_fill.int_Scalar,
     *of_ranks("reflection_pad{}d", 1, 2, 3),
@@ -301,14 +289,6 @@ def _zeros(size: Sequence[Any], *, dtype: Any = None, **more: Any) -> Any:
     if dtype not in _PARTS:
         return NotImplemented
     return torch.view_as_complex(torch.zeros([*size, 2], dtype=_PARTS[dtype], **more))
-
-
-@_enter(aten.clone.default)
-def _clone(x: Tensor, *, memory_format: Any = torch.preserve_format) -> Any:
-    if x.dtype not in _PARTS or memory_format in (torch.channels_last, torch.channels_last_3d):
-        return NotImplemented
-    result = joined(*pair(x, _PARTS[x.dtype]))
-    return result if memory_format is torch.contiguous_format else by_operands(result, x)
 
 
 @_enter(aten._to_copy.default)
