@@ -210,6 +210,11 @@ FINDS: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
         lambda x: x + torch.arange(3, device=x.device).max(), (torch.zeros(2),)),
     "a power of a 0-d boolean": (
         lambda x, n: x**n, (torch.tensor(True), torch.tensor([2, 0, 5]))),
+    "windows of zeros below 0, put back": (
+        lambda x: 1 / torch.nn.functional.fold(
+            torch.nn.functional.unfold(x, 2), (4, 4), 2).to(torch.float64),
+        (torch.full((1, 1, 4, 4), -0.0),),
+    ),
     "a softshrink of zeros": (
         lambda x: 1 / torch.nn.functional.softshrink(x).to(torch.float64),
         (torch.tensor([-0.0] * 16),)),

@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim, export
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from aten_lowering import decompose, lower_with_report
+from aten_lowering.equal_sizes import equal_sizes
 from loop_ir import Extern, parse_graph, print_graph
 
 
@@ -86,3 +90,20 @@ def test_calls_bind_sizes_that_depend_on_data(oracle: Any) -> None:
     assert [len(n.binds) for n in binders] == [1, 1]
     assert len(lowered.conditions.checked) == 1
     assert parse_graph(print_graph(lowered.graph)) == lowered.graph
+
+
+def test_equal_sizes_beside_a_size_of_0() -> None:
+    """A part of a tensor without elements, whose first dimension steps over more than it has."""
+    graph, mode = fx.Graph(), FakeTensorMode(shape_env=ShapeEnv())
+    x = mode.from_tensor(torch.empty(7, 4))
+    node = graph.placeholder("x")
+    node.meta["val"] = x
+    half = x.shape[0] // 2
+    part = graph.call_function(torch.ops.aten.slice.Tensor, (node,))
+    with mode:
+        part.meta["val"] = torch.empty(0, 2, half)[:, :, : half - 2]
+    assert half == 3  # a guard
+    graph.output(part)
+    equal_sizes(graph)
+    got = part.meta["val"]
+    assert tuple(got.shape) == (0, 2, 1) and tuple(got.stride()) == (6, 3, 1)

@@ -15,6 +15,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
+from aten_lowering.drawn import SEED
 from aten_lowering.passes.purity import mutates, written_inputs
 from aten_lowering.seeds import is_drawn, seed_name
 from loop_ir import LayerResult, Layers
@@ -60,7 +61,8 @@ def _ordered(graph: fx.Graph) -> list[fx.Node]:
 
 def _kind(node: fx.Node) -> Hashable:
     """What a call does, but for which values it takes."""
-    given = _plain((node.args, node.kwargs))
+    args = node.args[:1] if node.target is SEED else node.args  # without the number of a seed
+    given = _plain((args, node.kwargs))
     value, original = node.meta.get("val"), node.meta.get("original_aten")
     return str(node.target), given, _plain(value), str(original)
 

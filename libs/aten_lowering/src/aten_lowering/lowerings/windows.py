@@ -10,7 +10,7 @@ from typing import Any
 import sympy
 
 from aten_lowering.builder import KernelBuilder, Value
-from aten_lowering.call import Call
+from aten_lowering.call import Call, opmath
 from aten_lowering.errors import require
 from loop_ir import DType
 from symexpr import FloorDiv, Mod
@@ -76,8 +76,9 @@ def store_gradient(
     k = call.kernel()
     own = k.coords[-len(alongs) :]
     points = [along(place) for along, place in zip(alongs, own, strict=True)]
-    total = summed(k, points, partial(share, k))
-    call.store(k, total or k.const(0, call.out.dtype))
+    # Eager adds to 0: the sum of zeros below it is none of them.
+    zero = k.const(0, opmath(call.out.dtype))
+    call.store(k, summed(k, points, partial(share, k), zero))
 
 
 def summed(
