@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import aten_lowering.lower_graph as lower_graph
+from aten_lowering.layers import fold
 from compile_cli import pipeline
 from compile_cli.hosts import inputs
 from compile_cli.result import CompiledGraph
@@ -254,3 +256,32 @@ def test_gradients_of_buffers_that_the_forward_pass_writes() -> None:
             run(torch.ones(3)).sum().backward()
         grads.append(model.w.grad)
     torch.testing.assert_close(*grads)
+
+
+def test_layers_that_draw_are_folded_in_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The forward graph: each draws a mask of its own, which its gradient knows again."""
+    folded = []
+
+    def noted(graph: Any) -> Any:
+        folded.append(fold(graph))
+        return folded[-1]
+
+    monkeypatch.setattr(lower_graph, "fold", noted)
+    weights = [torch.full((64,), 0.5 + i / 8, requires_grad=True) for i in range(9)]
+
+    def f(x: Tensor) -> Tensor:
+        for w in weights:
+            x = F.dropout((x * w).sin().asin(), 0.1)
+        return x
+
+    x = torch.full((40, 64), 1e-3, requires_grad=True)
+    y = torch.compile(f, backend="compile_cli")(x)
+    y.sum().backward()
+    assert folded[0] is not None
+    kept = (y != 0).float().mean()
+    assert abs(float(kept) - 0.9**9) < 0.05
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad * x.detach(), y.detach())
+    for w in weights:
+        assert w.grad is not None
+        torch.testing.assert_close(w.grad * w.detach(), y.detach().sum(0))

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils._sympy.functions import FloorDiv, Max
 
 from aten_lowering.symbols import sizes_of
+from aten_lowering.torch_compat import sym_max
 
 
 def equal_sizes(graph: fx.Graph) -> None:
@@ -46,7 +47,8 @@ def equal_sizes(graph: fx.Graph) -> None:
             return new[0]
         size, stride = ([simplest(n) for n in ns] for ns in (value.shape, value.stride()))
         first = simplest(value.storage_offset())
-        end = first + 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+        last = first + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+        end = sym_max(last, -1) + 1  # below where a size is 0
         with value.fake_mode, old[0].node.shape_env.suppress_guards():
             made = torch.empty((end,), dtype=value.dtype, device=value.device)
             return made.as_strided(size, stride, first)
