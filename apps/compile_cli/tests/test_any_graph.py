@@ -322,6 +322,32 @@ def test_sums_of_weights_are_no_integers(dtype: torch.dtype) -> None:
     torch.testing.assert_close(got, torch.bincount(x, weights))
 
 
+@pytest.mark.parametrize("name", ["class", "a b", 'x"y', "z"])
+def test_exported_parameters_whose_names_no_python_has(name: str, tmp_path: Path) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = nn.ModuleDict({name: nn.BatchNorm1d(3), "plain": nn.Linear(3, 3)})
+
+        def forward(self, x: Tensor) -> Any:
+            return self.parts["plain"](self.parts[name](x))
+
+    x = torch.rand(4, 3)
+    dims = ({0: torch.export.Dim("n", min=2, max=64)},)
+    torch.export.save(torch.export.export(Model(), (x,), dynamic_shapes=dims), tmp_path / "m.pt2")
+    program, same = (torch.export.load(tmp_path / "m.pt2") for _ in range(2))
+    compiled = compile_cli.compile(program, (x,))
+    for rows in (4, 9):
+        x = torch.rand(rows, 3)
+        torch.testing.assert_close(compiled(x), _as_exported(same, x))
+
+
+def _as_exported(program: Any, x: Tensor) -> Tensor:
+    given = [program.state_dict.get(s.target, x) for s in program.graph_signature.input_specs]
+    result: Tensor = torch.fx.Interpreter(program.graph_module).run(*given)[-1]
+    return result
+
+
 def test_what_is_asserted_of_data_is_asserted() -> None:
     def f(x: Tensor) -> Tensor:
         torch._assert_async((x < 1).all(), "too large")

@@ -7,6 +7,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import nn
 
+from aten_lowering import module_of
 from compile_cli.capture import (
     FunctionModule,
     capture,
@@ -59,7 +60,7 @@ def compile(
         if isinstance(model, torch.export.ExportedProgram):
             if dynamic:
                 raise BadInput("an exported program says itself which dimensions are dynamic")
-            again: nn.Module | str = model.module()
+            again: nn.Module | str = module_of(model)
             captured, dims = capture(model), {}
         else:
             module = model if isinstance(model, nn.Module) else FunctionModule(model)

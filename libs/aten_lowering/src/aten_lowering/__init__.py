@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from aten_lowering.extern import UNFILLED as UNFILLED
     from aten_lowering.functional import StatesOfLSTMs as StatesOfLSTMs
     from aten_lowering.functional import decompose as decompose
+    from aten_lowering.functional import module_of as module_of
     from aten_lowering.lower_graph import lower as lower
     from aten_lowering.lower_graph import lower_with_report as lower_with_report
     from aten_lowering.lowered import Lowered as Lowered

@@ -4,9 +4,11 @@
 program, traces it twice, names, checks and describes the result. This traces the graph once.
 The one place that touches what torch uses to trace."""
 
+import copy
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from keyword import iskeyword
 from typing import Any
 
 import torch
@@ -99,7 +101,24 @@ def _ask(program: ExportedProgram, inputs: list[Any], shapes: Any) -> None:
     if program._guards_code and not shapes.guards:
         specs = program.graph_signature.input_specs
         users = [x for s, x in zip(specs, inputs, strict=True) if s.kind is InputKind.USER_INPUT]
-        program.module().get_submodule("_guards_fn")(*users)
+        module_of(program).get_submodule("_guards_fn")(*users)
+
+
+def module_of(program: ExportedProgram) -> torch.nn.Module:
+    """`program.module()`, of which torch writes Python: with parameters that have names there."""
+    held = {**program.state_dict, **program.constants}
+    odd = {n for n in held if not all(a.isidentifier() and not iskeyword(a) for a in n.split("."))}
+    if not odd:
+        return program.module()
+    names = {n: f"held_{i}" if n in odd else n for i, n in enumerate(held)}
+    named, signature = copy.copy(program), copy.deepcopy(program.graph_signature)
+    for spec in (*signature.input_specs, *signature.output_specs):
+        if spec.target in odd:
+            spec.target = names[spec.target]
+    named._graph_signature = signature
+    named._state_dict = {names[n]: x for n, x in program.state_dict.items()}
+    named._constants = {names[n]: x for n, x in program.constants.items()}
+    return named.module()
 
 
 def _name_inputs(graph: fx.Graph, names: list[fx.Node]) -> None:

@@ -10,6 +10,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import nn
 
+from aten_lowering import module_of
 from compile_cli.api import compile
 from compile_cli.capture import export, input_names, where
 from compile_cli.cli.inputs import parse_dynamic
@@ -111,7 +112,7 @@ def _dynamic(target: Target, dynamic: list[str]) -> dict[int, set[int]]:
 
 
 def _eager(target: Target) -> Callable[..., Any]:
-    model = target.model if isinstance(target.model, nn.Module) else target.model.module()
+    model = target.model if isinstance(target.model, nn.Module) else module_of(target.model)
 
     def call(*args: Any) -> Any:
         with torch.no_grad():
