@@ -264,15 +264,15 @@ def test_columns_that_are_stored_are_a_line_wide() -> None:
     """Whole columns, or squares of lines where what is stored lies along the reduction."""
     along, to_rows = "i0*602112 + r0*3136 + i1", "i0*602112 + i1*192 + r0"
     for t, to, blocks in (
-        ("bf16", along, ("persistent", 64, 256, 16)),
-        ("f32", along, ("persistent", 32, 256, 8)),
+        ("bf16", along, ("persistent", 64, 256, 8)),
+        ("f32", along, ("persistent", 32, 256, 4)),
         ("bf16", to_rows, ("looped", 64, 64, 8)),
     ):
         kernel = parse_kernel(CHANNELS.format(t=t, to=to).strip())
         assert default_schedule(kernel, {}) == Schedule(*blocks)
     fewer = CHANNELS.format(t="bf16", to=along).replace("3136", "784").replace("602112", "150528")
     kernel = parse_kernel(fewer.strip())
-    assert default_schedule(kernel, {}) == Schedule("persistent", 64, 256, 16)
+    assert default_schedule(kernel, {}) == Schedule("persistent", 64, 256, 8)
 
 
 def test_two_divisions_of_64_bits_a_thread() -> None:
@@ -315,7 +315,7 @@ kernel slide(
 
 @pytest.mark.parametrize(
     ("length", "blocks"),
-    [(49, (16, 64, 1)), (50, (64, 64, 4)), (64, (64, 64, 4)), (100, (32, 128, 4)),
+    [(49, (16, 64, 1)), (50, (64, 64, 8)), (64, (64, 64, 8)), (100, (32, 128, 4)),
      (127, (8, 128, 1)), (27, (64, 32, 2))],
 )  # fmt: skip
 def test_no_warps_share_short_rows(length: int, blocks: tuple[int, int, int]) -> None:
@@ -387,7 +387,7 @@ kernel apply(
     assert default_schedule(apart, {}).kind == "flat"
 
 
-@pytest.mark.parametrize(("columns", "blocks"), [(4095, (64, 32, 16)), (4096, (64, 16, 2))])
+@pytest.mark.parametrize(("columns", "blocks"), [(4095, (64, 64, 32)), (4096, (64, 16, 2))])
 def test_columns_that_begin_at_odd_places(columns: int, blocks: tuple[int, int, int]) -> None:
     text = f"""
 kernel total(
