@@ -260,31 +260,7 @@ class Scheduler:
         readers = {r for name in moved.written for r in self.deps.readers.get(name, ())}
         cheap = self._work(self._kernel(number)) <= read * _OPS_PER_BYTE // 4
         alone = len(readers) == 1 and self._is_a_part(number, *readers)
-        if (len(readers) > 1 or alone) and read <= written + written // _MORE and cheap:
-            return True
-        return alone and self._are_views(number, *readers)
-
-    def _are_views(self, number: int, whole: int) -> bool:
-        """All parts of a whole together, each element of which the whole reads once: they read the
-        same as this one, which the whole then reads once. Each of its points computes all of them.
-        """
-        parts, made = self._parts(whole), self._kernel(whole)
-        names = {name for n in parts for name in self._traffic(n).written}
-        axes = {a.symbol for a in made.axes if a.extent != 1}
-        loads = [s for s in statements(made) if isinstance(s, Load) and s.buffer in names]
-        if not all(axes <= s.index.free_symbols for s in loads):
-            return False
-        read = dict(self._traffic(whole).read)
-        written, known = sum(read.pop(name, 0) for name in names), sum(read.values())
-        for each in (self._traffic(n).read for n in parts - {number}):
-            read |= {name: max(count, read.get(name, 0)) for name, count in each.items()}
-        own = self._traffic(number).read
-        if read.keys().isdisjoint(own):
-            return False
-        read |= {name: max(count, read.get(name, 0)) for name, count in own.items()}
-        work = len(parts) * sum(self._work(self._kernel(n)) for n in parts)
-        moved = sum(read.values()) + written
-        return moved - known <= 2 * written + written // _MORE and work <= moved * _OPS_PER_BYTE
+        return (len(readers) > 1 or alone) and read <= written + written // _MORE and cheap
 
     def _is_spread(self, number: int) -> bool:
         """Whether it makes much of little without a costly operation, such as the differences of
@@ -302,18 +278,6 @@ class Scheduler:
             for s in statements(whole)
             if isinstance(s, Load) and s.buffer in made
         )
-
-    def _parts(self, whole: int) -> set[int]:
-        """The kernels that make what only a kernel reads, under masks."""
-        names = self._traffic(whole).read
-        makers = {n for name in names for n in self.deps.writers.get(name, ())}
-        return {
-            n
-            for n in makers
-            if isinstance(self.deps.nodes[n], Kernel)
-            and all(self.deps.readers.get(name) == {whole} for name in self._traffic(n).written)
-            and self._is_a_part(n, whole)
-        }
 
     def _is_picked_from(self, number: int) -> bool:
         written = self._traffic(number).written
