@@ -17,7 +17,7 @@ from symexpr import known, sstr, symbol
 from wrapper_ir import Arg, Launch, Op, Program, Ref, TensorType, ops
 
 # Operators whose results lie in their first argument.
-_VIEWS = frozenset({"aten.unbind.int"})
+_VIEWS = frozenset({"aten.unbind.int", "aten_lowering.fetched.default"})
 
 
 @dataclass
