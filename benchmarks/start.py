@@ -122,7 +122,7 @@ def main() -> None:
     options = parser.parse_args()
     import torch  # noqa: F401  # each process begins with it
 
-    models = ("bert", "gpt2", "llama", "t5", "vit", "resnet50", "efficientnet_b0", "swin")
+    models = ("bert", "gpt2", "llama", "t5", "vit", "resnet50", "efficientnet", "swin")
     names = options.only or [*_kernels(), *models]
     rows: dict[str, dict[str, Any]] = {}
     heads = [f"{b} {p}" for p in ("first", "second") for b in options.backends]
