@@ -47,6 +47,11 @@ def in_transform() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
+def memory_holders(tensor: torch.Tensor) -> int:
+    """How many tensors of torch hold the memory of this one."""
+    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+
+
 def sharing_groups() -> list[str]:
     """The groups of ranks that share memory by torch's `enable_symm_mem_for_group`."""
     module = sys.modules.get("torch.distributed._symmetric_memory")

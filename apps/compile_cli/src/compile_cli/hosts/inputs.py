@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from compile_cli.torch_compat import memory_holders
 from wrapper_ir import ExternCall, Program, Ref
 
 ALIGNED = "compile_cli.aligned"
@@ -96,9 +97,7 @@ def owned_run(run: Runner, positions: Sequence[int]) -> Runner:
 def _holders(args: list[Any], i: int) -> tuple[int, ...]:
     """How often a tensor, and its memory, are held, this function included."""
     tensor = args[i]
-    memory: Any = torch._C
-    shared = memory._storage_Use_Count(tensor.untyped_storage()._cdata)
-    return sys.getrefcount(tensor), tensor._use_count(), shared
+    return sys.getrefcount(tensor), tensor._use_count(), memory_holders(tensor)
 
 
 _ALONE = _holders([torch.empty(1)], 0)
