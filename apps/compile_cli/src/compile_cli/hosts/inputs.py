@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from compile_cli.torch_compat import memory_holders
 from wrapper_ir import ExternCall, Program, Ref
 
 ALIGNED = "compile_cli.aligned"
@@ -86,21 +85,23 @@ def owned_run(run: Runner, positions: Sequence[int]) -> Runner:
     """`run`, which writes to the arguments at `positions`, with a copy in place of each that any
     other holds, or whose memory another tensor has: the user's hooks, a graph that is retained."""
 
+    if not positions:
+        return run
+    from compile_cli.torch_compat import memory_holders  # slow to import, and only needed here
+
+    def holders(args: list[Any], i: int) -> tuple[int, ...]:
+        """How often a tensor, and its memory, are held, this function included."""
+        tensor = args[i]
+        return sys.getrefcount(tensor), tensor._use_count(), memory_holders(tensor)
+
+    alone = holders([torch.empty(1)], 0)
+
     def own(args: list[Any]) -> None:
         for i in positions:
-            if _holders(args, i) != _ALONE:
+            if holders(args, i) != alone:
                 args[i] = _copied(args[i])
 
-    return Prepared(run, own) if positions else run
-
-
-def _holders(args: list[Any], i: int) -> tuple[int, ...]:
-    """How often a tensor, and its memory, are held, this function included."""
-    tensor = args[i]
-    return sys.getrefcount(tensor), tensor._use_count(), memory_holders(tensor)
-
-
-_ALONE = _holders([torch.empty(1)], 0)
+    return Prepared(run, own)
 
 
 def in_memory_run(run: Runner, lazy: Sequence[LazyInput]) -> Runner:
