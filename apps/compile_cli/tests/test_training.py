@@ -95,10 +95,17 @@ def test_a_gradient_of_a_gradient_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "how",
-    ["plain", pytest.param("cpp", marks=pytest.mark.slow), "retained", "hooks", "returned"],
+    [
+        "plain",
+        pytest.param("cpp", marks=pytest.mark.slow),
+        "retained",
+        "hooks",
+        "numpy",
+        "returned",
+    ],
 )
 def test_gradients_lie_where_what_was_kept_lay(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unless another holds it: a graph that is retained, a hook, the caller."""
+    """Unless another holds it: a graph that is retained, a hook, numpy, the caller."""
     monkeypatch.setattr(take_over, "LEAST", 0)
     copied, made = [], []
     compile_graph, copy_of = pipeline.compile_graph, inputs._copied
@@ -118,14 +125,16 @@ def test_gradients_lie_where_what_was_kept_lay(how: str, monkeypatch: pytest.Mon
     )
     held: list[tuple[Tensor, Tensor]] = []
 
-    def keep(x: Tensor) -> Tensor:
+    def keep(x: Tensor) -> Any:
         held.append((x, x.clone()))
-        return x
+        return x.detach().numpy() if how == "numpy" else x
 
-    hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x)
+    hooks = torch.autograd.graph.saved_tensors_hooks(
+        keep, torch.from_numpy if how == "numpy" else lambda x: x
+    )
     if how == "retained":
         compiled(x)[0].backward()  # which torch itself would let no other one be retained after
-    with hooks if how == "hooks" else nullcontext():
+    with hooks if how in ("hooks", "numpy") else nullcontext():
         loss, y = compiled(x)
     before = y.detach().clone()
     retained = how == "retained"
@@ -135,7 +144,7 @@ def test_gradients_lie_where_what_was_kept_lay(how: str, monkeypatch: pytest.Mon
     assert torch.equal(y, before) and all(torch.equal(*pair) for pair in held)
     taken = len(made[-1].taken)
     assert taken == (1 if how == "returned" else 2)
-    assert len(copied) == {"retained": 2 * taken, "hooks": taken}.get(how, 0)
+    assert len(copied) == {"retained": 2 * taken, "hooks": taken, "numpy": taken}.get(how, 0)
 
 
 def test_compiled_autograd(monkeypatch: pytest.MonkeyPatch) -> None:

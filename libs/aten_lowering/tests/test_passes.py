@@ -16,12 +16,11 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from aten_lowering.passes import sums_at_once
+from aten_lowering.passes import fetch_ahead, one_stream, sums_at_once
 from aten_lowering.passes.common_subexpressions import common_subexpressions
 from aten_lowering.passes.dead_code import dead_code
 from aten_lowering.passes.diagonal_products import diagonal_products
 from aten_lowering.passes.exclusive_scans import exclusive_scans
-from aten_lowering.passes.fetch_ahead import fetch_ahead
 from aten_lowering.passes.joined_gradients import joined_gradients
 from aten_lowering.passes.known_masks import known_masks
 from aten_lowering.passes.no_ops import no_ops
@@ -457,12 +456,42 @@ def test_copies_from_a_host_begin_one_ahead() -> None:
     with FakeTensorMode(allow_non_fake_inputs=True):
         weights = [torch.empty(4, 4) for _ in range(4)]
         gm = make_fx(run)(torch.empty(4, 4, device="cuda"), *weights)
-    fetch_ahead(gm.graph)
+    fetch_ahead.fetch_ahead(gm.graph)
     gm.graph.lint()
     found = [str(n.target).split(".")[1] for n in gm.graph.nodes if n.op == "call_function"]
     layer = ["mm", "relu"]
     ahead = ["fetch", "fetch", "fetched", *layer, "_to_copy", *layer, "fetch", "fetched", *layer]
     assert found == [*ahead, "fetched", *layer]
+
+
+@pytest.mark.parametrize("what", ["waits for a stream", "is written"])
+def test_copies_from_a_host_stay_where_something_fills_it(what: str) -> None:
+    """What another stream fills, or the program itself."""
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        if what == "waits for a stream":
+            torch.ops.aten_lowering.await_streams.default([0])
+        y = x.to("cuda", non_blocking=True)
+        if what == "is written":
+            x.mul_(2)
+        return y.relu()
+
+    one_stream._for_tracing()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        gm = make_fx(run)(torch.empty(4))
+    before = gm.code
+    fetch_ahead.fetch_ahead(gm.graph)
+    assert gm.recompile().src == before
+
+
+def test_a_copy_that_a_failed_program_had_begun_is_forgotten(monkeypatch) -> None:
+    """Nobody waits for it where something else lies."""
+    ends = {}
+    monkeypatch.setattr(fetch_ahead, "_ENDS", ends)
+    x = torch.empty(4)
+    monkeypatch.setattr(torch.Tensor, "to", lambda x, *_, **__: x)
+    ends[x.data_ptr()] = None
+    assert fetch_ahead.fetch(x, torch.device("cuda")) is x and not ends
 
 
 @pytest.mark.parametrize(

@@ -233,3 +233,35 @@ def test_what_dies_is_taken_over(changes, written, monkeypatch) -> None:
     verify(after)
     assert [name for node in after.nodes for name in writes(node)] == written
     assert TakeOver(frozenset()).run(graph) is graph
+
+
+BUSY = """\
+graph g(
+    x: f32[64] cuda:0,
+):
+  extern %s(x: f32[64] cuda:0)
+    out r: f32[64] cuda:0
+  kernel k(
+      x: f32[64] cuda:0,
+      out y: f32[64] cuda:0,
+  ):
+    parallel i0 < 64:
+      once:
+        v0 = load x[i0] : f32
+        v1 = exp(v0) : f32
+        store y[i0] = v1
+  extern _c10d_functional.wait_tensor.default(r: f32[64] cuda:0)
+    out w: f32[64] cuda:0
+  return (y: f32[64] cuda:0, w: f32[64] cuda:0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "written"),
+    [("aten.sin.default", "x"), ("_c10d_functional.all_to_all_single.default", "y")],
+)
+def test_what_a_communication_still_reads_is_not_taken_over(call, written, monkeypatch) -> None:
+    """Other ranks read it until somebody waits."""
+    monkeypatch.setattr(take_over, "LEAST", 0)
+    _, kernel, _ = TakeOver(frozenset("x")).run(parse_graph(BUSY % call)).nodes
+    assert writes(kernel) == (written,)

@@ -83,16 +83,19 @@ def aligned_run(run: Runner, positions: Sequence[int]) -> Runner:
 
 def owned_run(run: Runner, positions: Sequence[int]) -> Runner:
     """`run`, which writes to the arguments at `positions`, with a copy in place of each that any
-    other holds, or whose memory another tensor has: the user's hooks, a graph that is retained."""
+    other holds, or whose memory another tensor has, or none of torch's: the user's hooks (which
+    may give a view of what numpy holds), a graph that is retained."""
 
     if not positions:
         return run
     from compile_cli.torch_compat import memory_holders  # slow to import, and only needed here
 
     def holders(args: list[Any], i: int) -> tuple[int, ...]:
-        """How often a tensor, and its memory, are held, this function included."""
+        """How often a tensor, and its memory, are held, this function included, and whether that
+        is torch's own, as only memory that can be resized is."""
         tensor = args[i]
-        return sys.getrefcount(tensor), tensor._use_count(), memory_holders(tensor)
+        own = tensor.untyped_storage().resizable()
+        return sys.getrefcount(tensor), tensor._use_count(), memory_holders(tensor), own
 
     alone = holders([torch.empty(1)], 0)
 

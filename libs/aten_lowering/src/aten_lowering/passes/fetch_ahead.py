@@ -29,7 +29,9 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
 def fetch(x: Tensor, device: torch.device) -> Tensor:
     """Begins a copy, which is there after `fetched`."""
     if device.type != "cuda" or not x.is_pinned():
-        return x.to(device, non_blocking=True)
+        result = x.to(device, non_blocking=True)
+        _ENDS.pop(result.data_ptr(), None)  # of a copy there that a program which failed had begun
+        return result
     result, stream = torch.empty_like(x, device=device), _stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))  # its memory was something else's
     with torch.cuda.stream(stream):
@@ -58,7 +60,11 @@ _FETCHED = torch.ops.aten_lowering.fetched.default
 
 
 def fetch_ahead(graph: fx.Graph) -> None:
-    """Changes the graph where inputs are copied so."""
+    """Changes the graph where inputs are copied so, and nothing waits for other streams, which may
+    be what fills them."""
+    ours = (n.target for n in graph.nodes if str(n.target).startswith("aten_lowering."))
+    if any(not op._schema.returns for op in ours):
+        return
     inputs = graph.find_nodes(op="placeholder")
     copies = graph.find_nodes(op="call_function", target=aten._to_copy.default)
     groups: list[list[fx.Node]] = []  # those of a layer: nothing is computed between
@@ -83,10 +89,14 @@ def fetch_ahead(graph: fx.Graph) -> None:
 def _is_fetch(node: fx.Node) -> bool:
     """All of an input, which nothing writes, as it is, and nobody waits."""
     x: Any = node.args[0]
-    if x.op != "placeholder" or any(user.target is aten.copy_.default for user in x.users):
+    if x.op != "placeholder" or any(map(_writes, x.users)):
         return False
     asked = {name for name, value in node.kwargs.items() if value not in (None, False)}
     given, made = x.meta["val"], node.meta["val"]
     alike = given.dtype == made.dtype and given.stride() == made.stride()
     apart = given.device.type == "cpu" and made.device.type == "cuda"
     return alike and apart and asked - {"dtype", "layout"} == {"device", "non_blocking"}
+
+
+def _writes(node: fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable

@@ -11,6 +11,8 @@ from loop_ir.ir.rewrite import map_statements
 
 LEAST = 1 << 20
 """Bytes from which on memory is worth it."""
+_STILL_READ = ("_c10d_functional", "aten_lowering.fetch", "aten.unbind.")
+"""Calls that read their operands after they return, or whose results lie there."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +34,13 @@ class TakeOver:
         """The graph, which writes to some of these inputs."""
         hints = hints_of(graph.symbols)
         sizes = {i.name: i.type for i in graph.inputs if i.type is not None}
+        calls = (n for n in graph.nodes if isinstance(n, Extern))
+        busy = {name for n in calls if n.target.startswith(_STILL_READ) for name in reads(n)}
         free = {
             name: type.dtype
             for name, type in sizes.items()
-            if name in self.owned and at_hints(span(type), hints) * type.dtype.itemsize >= LEAST
+            if name in self.owned - busy
+            and at_hints(span(type), hints) * type.dtype.itemsize >= LEAST
         }
         if not free:
             return graph
