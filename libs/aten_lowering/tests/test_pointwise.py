@@ -237,6 +237,7 @@ COMPLEX = {
         x.index_select(1, PLACES), torch.diag_embed(x), F.pad(x[None], (1, 1), "reflect"),
         torch.cat([x.t(), r.t()]), x.t().flip(0), x.diagonal_scatter(y[:, 0]), x.ne(y), ~(x == 0),
         x.logical_and(y), x.logical_not(), torch.addcmul(x, x, y, value=2), x.isnan(), 1 - x, x + 1,
+        torch.rsub(x, y, alpha=2),
         x.gather(1, PLACES.expand(4, 2)), x.index_add(0, PLACES, y[:2]), torch.where(r > 0, x, y),
         torch.where(r > 0, x, 0), x.masked_fill(r > 0, 1j), x.t().masked_fill(r.t() > 0, 1),
     ],
@@ -284,6 +285,21 @@ def test_functions_of_complex_numbers(function: Any, oracle: Any) -> None:
         assert torch.equal(got.signbit()[zeros], eager.signbit()[zeros])
 
 
+def test_complex_numbers_at_the_ends_of_the_range() -> None:
+    """Whose magnitude, square or exponential is infinite, or 0."""
+    rules, f32 = complex_functions.COMPLEX, torch.tensor([3e38 + 3e38j, -3e38 - 3e38j])
+    for name in ("sqrt", "log", "log10", "asin", "acos", "asinh", "acosh"):
+        want = getattr(torch, name)(f32.to(torch.complex128)).to(torch.complex64)
+        torch.testing.assert_close(rules[getattr(aten, name).default](f32), want)
+    small = torch.tensor([1e-45 + 0j, -1e-40 + 1e-45j, 3e-42 - 2e-41j, 1e-20j, 0.9 + 1e-30j])
+    want = small.to(torch.complex128).sqrt().to(torch.complex64)
+    torch.testing.assert_close(rules[aten.sqrt.default](small), want, rtol=1e-6, atol=0)
+    ends = torch.tensor([1 + 1e-20j, -1 - 1e-40j])
+    torch.testing.assert_close(rules[aten.atanh.default](ends), ends.atanh())
+    endless = torch.tensor([complex(30, math.inf), complex(-100, math.nan), complex(30, 1)])
+    assert rules[aten.tanh.default](endless).real.isnan().tolist() == [True, True, False]
+
+
 def test_gradients_of_complex_functions(oracle: Any) -> None:
     def run(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
         seeds = [aten.sigmoid_backward(y, x.sigmoid()), aten.tanh_backward(y, x.tanh())]
@@ -297,7 +313,7 @@ def test_powers_of_complex_numbers(oracle: Any) -> None:
     x[0] = 0
 
     def run(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
-        of_numbers = [x**n for n in (3, 0.5, -1, -2, -0.5, 2.5)]
+        of_numbers = [x**n for n in (0, 1, 3, 0.5, -1, -2, -0.5, 2.5)]
         return [*of_numbers, y**2j, y**x, 2.0**y, (1 + 1j) ** y, y.real**x, x ** y.real.abs()]
 
     native(oracle(run, x, y))

@@ -312,6 +312,7 @@ def test_places_in_large_windows(oracle: Any) -> None:
         lowered = oracle(maxima(*args), x)
         assert [type(n) for n in lowered.graph.nodes] == [Kernel] * 2
     oracle(maxima([6], [4]), torch.full((1, 1, 12, 12), float("-inf")))
+    oracle(maxima([6, 7], [2, 3], [2, 3]), x, symbolic=True)
     oracle(lambda a: largest(a, (1, 2, 3)), image(1, 2, 9, 8, 11))
 
 

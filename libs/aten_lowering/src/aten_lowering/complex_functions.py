@@ -51,15 +51,20 @@ def _one_more(x: Pair) -> Pair:
 def _log(x: Pair) -> Pair:
     """Of magnitudes near 1 by what is left of their squares."""
     size, large = torch.hypot(*x), torch.maximum(x[0].abs(), x[1].abs())
+    halves = torch.hypot(x[0] / 2, x[1] / 2).log() + math.log(2)
+    wide = torch.where(size.isinf(), halves, size.log())
     small = torch.minimum(x[0].abs(), x[1].abs())
     near = torch.log1p((large - 1) * (large + 1) + small * small) / 2
-    return torch.where((size > 0.5) & (size < 2), near, size.log()), torch.atan2(x[1], x[0])
+    return torch.where((size > 0.5) & (size < 2), near, wide), torch.atan2(x[1], x[0])
 
 
 def _sqrt(x: Pair) -> Pair:
-    """The halves are of numbers whose magnitude would be infinite."""
+    """Of eighths, since magnitudes of large numbers may be infinite; small ones are enlarged."""
     a, b = x
-    root = (a.abs() / 2 + torch.hypot(a / 2, b / 2)).sqrt()
+    tiny = torch.maximum(a.abs(), b.abs()) < 1
+    scale = torch.where(tiny, 2.0**65, 0.125).to(a.dtype)
+    root = (a.abs() * scale + torch.hypot(a * scale, b * scale)).sqrt()
+    root = root * torch.where(tiny, 2.0**-33, 2.0).to(a.dtype)
     other = torch.where(root == 0, 0, b.abs() / (2 * root))
     endless = a.isinf() & b.isfinite()
     other = torch.where(endless, 0, torch.where(b.isinf(), math.inf, other))
@@ -94,7 +99,7 @@ def _tanh(x: Pair) -> Pair:
     below = 1 + beta * size * size
     far = torch.where(a.isinf() & ~b.isfinite(), 0, 4 * b.sin() * b.cos() * (-2 * a.abs()).exp())
     large = a.abs() > 11 if a.dtype is torch.float32 else a.abs() > 22
-    real = torch.where(large, a.sign(), beta * (1 + size * size).sqrt() * size / below)
+    real = torch.where(large, a.sign() + 0 * far, beta * (1 + size * size).sqrt() * size / below)
     imaginary = torch.where(large, far, angle / below)
     return torch.where(a == 0, a, real), torch.where(b == 0, b, imaginary)
 
@@ -113,9 +118,9 @@ def _arc(x: Pair, sine: bool) -> Pair:
     """`asin`, or `acos`, as Kahan computes them; where squares would be infinite, by logarithms."""
     a, b = x
     (c, d), (e, f) = _sqrt((1 - a, -b)), _sqrt((1 + a, b))
-    size = torch.hypot(a, b)
-    far = size > 1e8
-    tall = torch.where(far, size.log() + math.log(2), torch.asinh(c * f - d * e).abs())
+    half = torch.hypot(a / 2, b / 2)
+    far = half > 1e8
+    tall = torch.where(far, half.log() + math.log(4), torch.asinh(c * f - d * e).abs())
     if sine:
         wide = torch.where(far, torch.atan2(a, b.abs()), torch.atan2(a, c * e - d * f))
         return torch.where(a == 0, a, wide), torch.copysign(tall, b)
@@ -132,6 +137,7 @@ def _atanh(x: Pair) -> Pair:
     a, b = x
     large, size = a.abs(), torch.hypot(a, b)
     near = torch.log1p(4 * large / ((1 - large).square() + b.square())) / 4
+    near = torch.where((large == 1) & (b.abs() < 1e-9), (math.log(2) - b.abs().log()) / 2, near)
     real = torch.where(size > 1e8, torch.where(size.isinf(), 0, large / size / size), near)
     angle = torch.atan2(2 * b, (1 - a) * (1 + a) - b.square()) / 2
     angle = torch.where(size > 1e8, torch.copysign(torch.full_like(b, math.pi / 2), b), angle)
@@ -171,6 +177,7 @@ def _inverse(x: Pair) -> Any:
 
 
 _POWERS: dict[Any, Callable[[Pair], Any]] = {
+    0: lambda x: (torch.ones_like(x[0]), torch.zeros_like(x[0])), 1: lambda x: x,
     0.5: _sqrt, 2: lambda x: product(x, x), 3: lambda x: product(product(x, x), x), -1: _inverse,
     -2: lambda x: _inverse(product(x, x)), -0.5: lambda x: _inverse(_sqrt(x)),
 }  # fmt: skip

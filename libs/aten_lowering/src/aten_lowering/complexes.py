@@ -98,7 +98,7 @@ def _difference(x: Pair, y: Pair, alpha: Any = 1) -> Pair:
 
 of_pairs(aten.add.Tensor, aten.add.Scalar)(scaled_sum)
 of_pairs(aten.sub.Tensor, aten.sub.Scalar)(_difference)
-of_pairs(aten.rsub.Tensor, aten.rsub.Scalar)(lambda x, y, a=1: _difference(y, x, a))
+of_pairs(aten.rsub.Tensor, aten.rsub.Scalar)(lambda x, y, alpha=1: _difference(y, x, alpha))
 
 
 @of_pairs(aten.addcmul.default)

@@ -188,7 +188,8 @@ def _one_by_one(call: Call, x: Operand, windows: Sequence[Window | Share]) -> No
             largest.take(k.load(value, coords, inside, least(x.dtype)), own, inside)
         last = d == 0
         value = call.out.operand if last else call.scratch(f"largest_{d}", x.dtype, size)
-        narrow = DType.i16 if sympy.Mul(*x.size[axis:]) < 2**15 else DType.i32
+        most = sympy.Mul(*x.size[axis:])
+        narrow = DType.i16 if (most < 2**15) == sympy.true else kind(most)
         assert places is not None
         place = places.operand if last else call.scratch(f"places_{d}", narrow, size)
         k.store(value, k.coords, largest.best)
