@@ -67,6 +67,7 @@ def test_the_same_numbers_and_strides(size: tuple[int, ...], step: int) -> None:
         (made(2, 16, 5, 7), made(24, 8, 1, 1), (1, 0, 2)),
         (made(2, 16, 5, 7), made(20, 16, 1, 1), ()),  # rows that begin at odd places
         (made(2, 16, 5, 7).contiguous(), made(24, 16, 1, 1), ()),
+        (made(2, 0, 5, 7), made(24, 0, 1, 1), ()),
         (made(2, 16, 5, 7, dtype=torch.float32), torch.randn(24, 16, 1, 1), ()),
     ],
 )

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from aten_lowering.passes import sums_at_once
 from compile_cli import CompiledArtifact, standalone_compile
 from compile_cli.errors import BadArtifact, BadInput, NoArtifact
 
@@ -178,7 +179,12 @@ def test_damaged_and_foreign_files_are_refused(saved: Path, tmp_path: Path) -> N
     refused("KeyError", "binary", tmp_path / "other.zip")
 
 
-def test_another_process_loads_it_without_tracing(saved: Path) -> None:
+def test_another_process_loads_it_without_tracing(saved: Path, tmp_path: Path) -> None:
+    """And operators of ours, if it calls some."""
+    assert sums_at_once  # it describes the operator
+    sums = torch.ops.aten_lowering.sum_at_once
+    graph = make_fx(lambda x: (sums(x, "none"),), tracing_mode="fake")(X)
+    standalone_compile(graph, [X]).save(path=tmp_path / "calls")
     code = f"""
 import sys
 import compile_cli.artifact, compile_cli.undecided
@@ -188,6 +194,7 @@ from compile_cli import CompiledArtifact
 CompiledArtifact.load(path={str(saved)!r}, format="unpacked")
 slow = "torch._dynamo", "torch._functorch.aot_autograd", "aten_lowering", "triton"
 assert not [name for name in slow if name in sys.modules], sys.modules.keys()
+CompiledArtifact.load(path={str(tmp_path / "calls")!r})
 """
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert out.returncode == 0, out.stderr[-2000:]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -58,6 +59,8 @@ class Artifact:
         """What runs the graph. Kernels of which there is no binary come from the store, or are
         compiled."""
         program = parse_program(self.text)
+        if "aten_lowering." in self.text:
+            import_module("aten_lowering.passes.order")  # which describes its operators
         kernels = Kernels(self.options)
         defines = analysis.kernels(program)
         for binary in binaries:

@@ -67,7 +67,7 @@ def _is_product(node: fx.Node) -> bool:
         and all(isinstance(n, int) for n in sizes)
         and set(weight.shape[2:]) == {1}
         and set(padding) == {0}
-        and not any(n % _UNIT for n in weight.shape[:2])
+        and all(n and n % _UNIT == 0 for n in weight.shape[:2])
         and _rows(x).is_contiguous()
         and _rows(out).is_contiguous()
     )
