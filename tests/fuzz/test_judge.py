@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from fuzzer.judge import difference, perturbed_runs
+from fuzzer.judge import difference, perturbed_runs, zero_signs
 from torch import Tensor
 
 
@@ -227,3 +227,58 @@ def test_running_statistics_hang_on_the_order_of_additions() -> None:
     assert difference(found + 1e-5, found, []) is not None
     assert difference(found + 1e-5, found, runs) is None
     assert difference(found + 1e-2, found, runs) is not None
+
+
+FOUND: dict[str, tuple[Callable[[], Tensor], float, float]] = {
+    # a function, another value for its first element, and one that is wrong
+    "a rest of a quotient that overflows a vector": (
+        lambda: torch.full((64,), torch.finfo(torch.float32).max) % 0.001, 0.000803688308224082,
+        0.9),
+    "terms of a cosine that cancel": (
+        lambda: torch.nn.functional.cosine_similarity(
+            torch.ones(1, 2), torch.tensor([[-2.75, 2.75]])), 1.2688e-8, 1e-5),
+    "a jump of a rest between roundings": (
+        lambda: 0.1 % (torch.tensor([-1.25]).bfloat16().exp() - 0.25), 0.035, 0.5),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_another_road_gives_as_well(name: str) -> None:
+    run, other, wrong = FOUND[name]
+    found, runs = run(), [r[0] for r in perturbed_runs(lambda: [run()], range(40))]
+    for value, right in ((other, True), (wrong, False)):
+        changed = found.clone()
+        changed[0] = value
+        assert difference(changed, found, []) is not None
+        assert (difference(changed, found, runs) is None) == right
+
+
+def test_sums_of_products_of_zeros_may_begin_at_zero() -> None:
+    def run() -> list[Tensor]:
+        return [torch.tensordot(x, torch.ones(1, 1), dims=([-1], [-1])), x + 0]
+
+    x = torch.tensor([[-0.0]])
+    for i, (found, right) in enumerate(zip((run()[0], -x), (True, False), strict=True)):
+        runs = [r[i] for r in perturbed_runs(run, range(40))]
+        assert (zero_signs(-found, found, runs) is None) == right
+
+
+def test_what_no_number_gives_by_a_weight_of_zero_may_be_nothing() -> None:
+    def run() -> list[Tensor]:
+        x = torch.ones(1, 1, 3, requires_grad=True)
+        y = torch.nn.functional.interpolate(x, scale_factor=2, mode="linear")
+        return list(torch.autograd.grad(y, x, torch.tensor([[[math.inf, 1, 1, 1, 1, 1]]])))
+
+    (found,), runs = run(), [r[0] for r in perturbed_runs(run, range(40))]
+    assert found.isnan().tolist() == [[[False, True, False]]]
+    assert difference(torch.tensor([[[math.inf, 2.0, 2.0]]]), found, runs) is None
+    assert difference(torch.tensor([[[math.inf, 9.0, 2.0]]]), found, runs) is not None
+
+
+def test_infinities_added_in_places_may_be_multiplied_by_one_before() -> None:
+    x, at = torch.tensor([1 + 1j, 2 + 2j]), torch.tensor([0])
+    source = torch.tensor([complex(2, math.inf)])
+    runs = [r[0] for r in perturbed_runs(lambda: [x.index_add(0, at, source)], range(12))]
+    for value, right in ((3.0, True), (math.nan, True), (4.0, False)):
+        found = torch.tensor([complex(value, math.inf), 2 + 2j])
+        assert (difference(found, x.index_add(0, at, source), runs) is None) == right

@@ -169,6 +169,40 @@ def test_other_types_layouts_and_sizes(oracle: Any, mode: str) -> None:
     oracle(lambda a: enlarge(a[:, :, :1, :1]) + 1, x)
 
 
+@pytest.mark.parametrize("aligned", [False, True])
+def test_gradients_that_are_no_numbers(oracle: Any, aligned: bool) -> None:
+    """They reach the places that a point reads, those that count 0 for it too, and no others."""
+    sides = [(3, 5), (5, 3), (4, 4), (3, 9), (2, 1), (1, 3)]
+
+    def backward(*gradients: Tensor) -> list[Tensor]:
+        return [
+            op(g, list(g.shape[2:]), [1, 1, *[n] * (g.dim() - 2)], aligned)
+            for op, of in zip(
+                (aten.upsample_linear1d_backward, aten.upsample_bilinear2d_backward),
+                (gradients[: len(sides)], gradients[len(sides) :]),
+                strict=True,
+            )
+            for (n, _), g in zip(sides, of, strict=True)
+        ]
+
+    gradients = [image(1, 1, *[m] * dims) for dims in (1, 2) for _, m in sides]
+    for i, g in enumerate(gradients):
+        g.view(-1)[-1] = math.nan
+        if i % len(sides) == 0:
+            g.view(-1)[g.numel() // 2] = math.inf
+    oracle(backward, *gradients)
+
+
+@pytest.mark.parametrize("mode", ["linear", "bilinear", "trilinear"])
+def test_factors_that_change_no_size_change_nothing(oracle: Any, mode: str) -> None:
+    dims = ["linear", "bilinear", "trilinear"].index(mode) + 1
+    x = image(1, 2, *[4, 3, 11][-dims:])  # 11 becomes 12
+    for a in (x, x[..., :4]):
+        oracle(lambda a: F.interpolate(a, scale_factor=1.1, mode=mode), a)
+    size, names = [4, 3, 4][-dims:], f"upsample_{mode}{dims}d_backward"
+    oracle(lambda g: getattr(aten, names)(g, size, [1, 2, *size], False, *[1.1] * dims), x[..., :4])
+
+
 def test_corners_of_unknown_sizes(oracle: Any) -> None:
     def enlarge(a: Tensor) -> Tensor:
         return F.interpolate(a, size=(9, 1), mode="bilinear", align_corners=True)

@@ -106,6 +106,8 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
                    (Z,)),
     "complex and bools": (lambda z: (torch.cat([z, z.real > 0]), torch.stack([z.imag > 1, z])),
                           (Z,)),
+    "complex sums in the order of the second": (
+        lambda z: (torch.rsub(z.t().contiguous().t(), z), torch.rsub(z, 1j, alpha=2)), (Z,)),
     "complex parts": (lambda z: aten.slice_scatter(z.new_zeros(2, 6), z, 1, 1, 5), (Z,)),
     "magnitudes": (lambda z: (z.abs(), z.t().angle(), z[0].sgn(), z.abs() * z), (Z,)),
     "complex of reals": (lambda x: (torch.polar(x, x.cos()).t(), torch.complex(x, x.exp()),

@@ -24,6 +24,9 @@ _SQUARES = frozenset(
 # Of infinite complex numbers: which parts are NaN is each library's own choice.
 _PRODUCTS = frozenset("mul multiply div divide true_divide truediv addcmul addcdiv".split())
 
+_MATMULS = frozenset("mm bmm mv dot matmul tensordot einsum inner outer linear".split())
+_REMAINDERS = frozenset("mod imod remainder fmod".split())
+
 _EXTREMES = frozenset("maximum minimum max min amax amin".split())
 
 # Which of zeros of different signs is the extreme at a place hangs on what meets there last.
@@ -52,6 +55,14 @@ def blur(
         if not result.dtype.is_floating_point or result.numel() == 0:
             continue
         values = result.detach()
+        if name.strip("_") in _MATMULS:
+            _set(rng, result, values == 0, -values)  # sums may begin at 0, or at the first product
+        if name.strip("_") in _REMAINDERS and isinstance(args[-1], float):
+            # Of quotients that overflow eager's vectors make NaN, its last elements a number.
+            divisor = float(torch.tensor(args[-1], dtype=values.dtype))
+            rest = torch.fmod if name == "fmod" else torch.remainder
+            other = rest(given[0].double(), divisor)
+            _set(rng, result, values.isnan() & other.isfinite(), other)
         _set(rng, result, torch.ones_like(values, dtype=torch.bool),
              _another_rounding(name, args, given, values))  # fmt: skip
         if not floats:
@@ -169,6 +180,8 @@ def blur_gradient(rng: random.Random, call: Call, argument: Tensor, gradient: Te
             differs = (gradient.isinf() & wide.isfinite()) | (gradient.isnan() & ~wide.isnan())
             differs |= narrow & gradient.isfinite() & wide.isfinite()
             gradient = torch.where(differs, near.to(gradient.dtype), gradient)
+    if call.name == "interpolate" and call.gradients.get(0) is not None:
+        gradient = _without_weights_of_zero(call, argument, gradient)
     if call.name in _SQUARES and gradient.isnan().any():
         # Infinite weights meet in sums of other orders, of which some are infinite.
         others = [a for a in pytree.tree_leaves((call.args, call.kwargs)) if a is not argument]
@@ -205,6 +218,25 @@ def blur_gradient(rng: random.Random, call: Call, argument: Tensor, gradient: Te
     return gradient
 
 
+def _without_weights_of_zero(call: Call, argument: Tensor, gradient: Tensor) -> Tensor:
+    """What is no number times a weight of 0 is NaN, where a kernel multiplies by it: a place next
+    to the point, and the last one, which a point beside it reads twice."""
+    given = call.gradients[0]
+    assert given is not None
+    odd = (~given.isfinite()).nonzero()
+    one = replace(call, gradients={0: given.where(given.isfinite(), 0.0)})
+    total = one.gradient_in_float64(argument) if len(odd) else None
+    for at in map(tuple, odd.tolist()):
+        unit = torch.zeros_like(given)
+        unit[at] = 1.0
+        one.gradients[0] = unit
+        share = one.gradient_in_float64(argument)
+        if total is None or share is None:
+            return gradient
+        total = total + torch.where(share == 0, 0.0, share * given[at].double())
+    return gradient if total is None else total.to(gradient.dtype)
+
+
 def blur_zeros(rng: random.Random, name: str, args: Any, result: Any) -> None:
     """Which of zeros of different signs is an extreme hangs on the order in which they are seen;
     of two tensors, a CPU's vectors and last elements differ in that."""
@@ -238,7 +270,7 @@ def _another_rounding(name: str, args: Any, given: Sequence[Tensor], values: Ten
     eps = torch.finfo(values.dtype).eps
     if name == "linspace":
         return values + eps * values.abs().max()
-    if name in ("digamma", "logsumexp", "logcumsumexp"):
+    if name in ("digamma", "logsumexp", "logcumsumexp", "cosine_similarity"):
         return values + eps * values.abs().clamp(min=1.0)
     if name == "polygamma":
         return values + eps * _largest_term(args[0], given[0])

@@ -117,6 +117,8 @@ def _one_by_one(
     all points that may have read a place (37 x 37 to 100 x 100: 36 of them, not 12)."""
     sides = list(zip(size[2:], out, strict=True))
     known = all(isinstance(n, int) for side in sides for n in side)
+    if gradient.is_cuda and any(n == m for n, m in sides) and any(factors):
+        return NotImplemented  # a line of one length alone would be copied
     if not known or 0 in gradient.shape or not gradient.is_contiguous():
         return NotImplemented
     if math.prod(math.ceil(2 * m / n) for n, m in sides) <= MOST:

@@ -33,9 +33,12 @@ def _enter(*ops: OpOverload) -> Callable[[Callable[..., Any]], Callable[..., Any
     return register
 
 
-def of_pairs(*ops: OpOverload) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def of_pairs(
+    *ops: OpOverload, turned: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Enters a rule that gives both parts of a complex result, or a real one, of the arguments as
-    pairs of parts; it lies as TensorIterator lays it out."""
+    pairs of parts; it lies as TensorIterator lays it out. turned: which is given the second one
+    before the first."""
 
     def register(rule: Callable[..., Any]) -> Callable[..., Any]:
         def apply(*args: Any, **named: Any) -> Any:
@@ -48,7 +51,7 @@ def of_pairs(*ops: OpOverload) -> Callable[[Callable[..., Any]], Callable[..., A
             if found is NotImplemented:
                 return NotImplemented
             result = found if isinstance(found, Tensor) else joined(*found)
-            return by_operands(result, *args)
+            return by_operands(result, *(args[1::-1] if turned else args))
 
         return _enter(*ops)(apply)
 
@@ -98,7 +101,9 @@ def _difference(x: Pair, y: Pair, alpha: Any = 1) -> Pair:
 
 of_pairs(aten.add.Tensor, aten.add.Scalar)(scaled_sum)
 of_pairs(aten.sub.Tensor, aten.sub.Scalar)(_difference)
-of_pairs(aten.rsub.Tensor, aten.rsub.Scalar)(lambda x, y, alpha=1: _difference(y, x, alpha))
+of_pairs(aten.rsub.Tensor, aten.rsub.Scalar, turned=True)(
+    lambda x, y, alpha=1: _difference(y, x, alpha)
+)
 
 
 @of_pairs(aten.addcmul.default)

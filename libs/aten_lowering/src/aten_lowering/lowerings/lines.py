@@ -39,13 +39,17 @@ def lines(
     factors: Sequence[Any],
     rule: Rule,
     acc: DType = DType.f32,
+    alone: bool = False,
 ) -> list[Line]:
     """Of the last dimensions of `x` and `out`; factors: how much longer each is to be, or None.
-    acc: what places between two elements are computed in."""
+    acc: what places between two elements are computed in. alone: eager copies each line that is to
+    be as long as it is, whatever the factor; else it copies an image all of whose lines are."""
     dims = len(factors)
     known = all(isinstance(f, float | int | None) for f in factors)
     require(known, "upsampling by a factor that is not known")
-    sides = zip(x[-dims:], out[-dims:], factors, strict=True)
+    sides = list(zip(x[-dims:], out[-dims:], factors, strict=True))
+    if rule == "linear" and (alone or all(n == m for n, m, _ in sides)):
+        sides = [(n, m, None if n == m else f) for n, m, f in sides]
     return [Line(n, m, f if f and f > 0 else None, rule, acc) for n, m, f in sides]
 
 
@@ -179,11 +183,15 @@ class Line:
             high = k.indirect(after, self.extent)
         return low, high, self.real(k, o) - value.to(acc)
 
-    def weight(self, k: KernelBuilder, place: sympy.Expr, o: sympy.Expr, acc: DType) -> Value:
-        """How much a place counts for a point: one less the way between them."""
+    def weight(
+        self, k: KernelBuilder, place: sympy.Expr, o: sympy.Expr, acc: DType
+    ) -> tuple[Value, Value]:
+        """Whether a point reads a place, and how much the place counts for it: one less the way
+        between them. What a point reads may count 0, and makes NaN of infinities."""
         real = self.real(k, o)("minimum", k.index(self.extent - 1).to(acc))
-        way = abs(real - k.index(place, kind(self.extent)).to(acc))
-        return (1 - way)("maximum", 0)
+        first = 0 if self.extent == self.out else -1  # eager copies lines of one length
+        own, before, after = (k.index(place + n, kind(self.extent)).to(acc) for n in (0, first, 1))
+        return (real >= before) & (real < after), 1 - abs(real - own)
 
     def first(self, place: Any) -> Any:
         """The first point that lies at or behind a place, as if floats were exact."""

@@ -7,6 +7,8 @@ Places are integers as far as eager's floats are shown to give them. A gradient 
 points that may have read a place: nothing is written twice."""
 
 from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import and_, mul
 from typing import Any
 
 import sympy
@@ -65,7 +67,7 @@ def upsample_linear(
     k = call.kernel()
     rule: Rule = "aligned" if align_corners else "linear"
     acc = opmath(input.dtype)
-    along = lines(input.size, call.out.size, _scales(scales), rule, acc)
+    along = lines(input.size, call.out.size, _scales(scales), rule, acc, call.on_cpu)
     own = k.coords[-len(along) :]
     sides = [line.pair(k, o, acc) for line, o in zip(along, own, strict=True)]
 
@@ -107,15 +109,13 @@ def upsample_linear_backward(
     """The sum of the gradients of the points that an element is part of, times its weights."""
     rule: Rule = "aligned" if align_corners else "linear"
     acc = opmath(grad_output.dtype)
-    along = lines(call.out.size, grad_output.size, _scales(scales), rule, acc)
+    along = lines(call.out.size, grad_output.size, _scales(scales), rule, acc, call.on_cpu)
 
     def weighted(k: KernelBuilder, own: Sizes, at: Sizes, value: Value) -> Value:
-        weight: Value | None = None
-        for line, place, point in zip(along, own, at, strict=True):
-            side = line.weight(k, place, point, acc)
-            weight = side if weight is None else weight * side
-        assert weight is not None
-        return weight * value
+        found = zip(along, own, at, strict=True)
+        sides = [line.weight(k, place, point, acc) for line, place, point in found]
+        reads = reduce(and_, (reads for reads, _ in sides))
+        return reduce(mul, (weight for _, weight in sides)) * reads.choose(value, 0)
 
     _gradient(call, grad_output, [gathered(line) for line in along], weighted)
 
