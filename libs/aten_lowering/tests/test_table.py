@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from aten_lowering import decompose, decompositions, own_composites
 from aten_lowering.antialias import ANTIALIAS
 from aten_lowering.complexes import COMPLEX
+from aten_lowering.distances import DISTANCES
 from aten_lowering.elementwise import Elementwise, elementwise
 from aten_lowering.extern import by_design
 from aten_lowering.lowerings import TABLE
@@ -58,7 +59,8 @@ def test_two_lowerings_of_one_op_are_refused() -> None:
 def test_what_is_lowered_or_whole_is_not_decomposed() -> None:
     table = decompositions()
     plain = torch.ones(2, 3)
-    of_some = RULES.keys() | COMPLEX.keys() | ANTIALIAS.keys() | {  # of some tensors, or of others
+    decomposed = RULES | DISTANCES | COMPLEX | ANTIALIAS
+    of_some = decomposed.keys() | {  # of some tensors, or of others
         aten.index.Tensor, aten.pow.Scalar, aten._softmax.default, aten._fused_rms_norm.default,
     }  # fmt: skip
     for op in (op for op, _ in TABLE if op in table and op not in of_some):

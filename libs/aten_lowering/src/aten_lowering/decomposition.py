@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from aten_lowering.antialias import ANTIALIAS
 from aten_lowering.complex_functions import COMPLEX
+from aten_lowering.distances import DISTANCES
 from aten_lowering.extern import by_design
 from aten_lowering.foreach import FOREACH
 from aten_lowering.layouts import OPERANDS, laid_out
@@ -230,7 +231,7 @@ def _collected() -> tuple[Set[str], Decompositions]:
     plain = functools.partial(_without_weight, parts[aten.native_layer_norm.default])
     parts[aten.native_layer_norm.default] = _first(own[aten.native_layer_norm.default], plain)
     own |= {op: laid_out(op, rule) for op, rule in parts.items()}
-    own |= RULES | FOREACH | ANTIALIAS
+    own |= RULES | DISTANCES | FOREACH | ANTIALIAS
     own |= {p.vec: functools.partial(sized, p.default) for p in UPSAMPLING}
     for op, rule in OPERANDS.items():
         own[op] = _first(own.get(op), functools.partial(rule, op))
