@@ -72,3 +72,34 @@ def test_reflection_and_its_gradient(options: dict[str, Any], size: tuple[int, .
     seed = torch.randn_like(want)
     found, wanted = (torch.autograd.grad(y, x, seed)[0] for y in (got, want))
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+def test_nearest_points_are_cudas(options: dict[str, Any], mode: str, dims: int) -> None:
+    """By factors that floats hold badly, of sizes that stay, that double and others: the places of
+    an image, and those of a gradient, which CUDA finds by another rule."""
+    factors = (1.1, 1.2, 1.9, 2.2, 2.7, 3.3, 0.6, 0.35)
+    sizes = (1, 3, 4, 7, 10, 11, 23, 50)
+    images = [
+        torch.arange(2.0 * n * 3 ** (dims - 1), device="cuda").view(1, 2, *[3] * (dims - 1), n)
+        for n in sizes
+    ]
+
+    def enlarge(*images: torch.Tensor) -> list[torch.Tensor]:
+        return [
+            F.interpolate(x, scale_factor=f, mode=mode)
+            for x in images for f in factors if min(int(f * n) for n in x.shape[2:]) > 0
+        ]  # fmt: skip
+
+    ours, theirs = ([x.clone().requires_grad_() for x in images] for _ in range(2))
+    got = torch.compile(enlarge, backend="compile_cli", options=options)(*ours)
+    want = enlarge(*theirs)
+    seeds = [torch.randint_like(w, 100) for w in want]
+    gradients = (
+        torch.autograd.grad(ys, xs, seeds, allow_unused=True)
+        for ys, xs in ((got, ours), (want, theirs))
+    )
+    torch.testing.assert_close([*got], want, rtol=0, atol=0)
+    for found, wanted in zip(*gradients, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0)

@@ -351,3 +351,14 @@ def test_gradients_of_large_windows_that_overlap(evaluate_graph: Any) -> None:
         if nodes == 2:
             (got,) = evaluate_graph(lowered, [gradient, x, places], {})
             torch.testing.assert_close(got, largest_backward(gradient, x, size, places))
+
+
+def test_adaptive_gradients_of_a_size_that_divides(oracle: Any) -> None:
+    """Of a size that is not known they stay torch's, though it is a multiple of the windows."""
+    op = aten._adaptive_avg_pool2d_backward
+
+    def back(g: Tensor, a: Tensor) -> Tensor:
+        return op(g, torch.cat([a, a], 2))
+
+    name = str(op.default)
+    oracle(back, image(1, 2, 2, 3), image(1, 2, 3, 3), symbolic=True, fallbacks=[name])

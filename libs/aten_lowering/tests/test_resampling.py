@@ -164,7 +164,7 @@ def test_other_types_layouts_and_sizes(oracle: Any, mode: str) -> None:
     x = image(2, 3, 6, 5)
     oracle(enlarge, x.to(memory_format=torch.channels_last).bfloat16())
     oracle(lambda a: enlarge(a, 2.3), x.double())
-    oracle(lambda a: enlarge(a, 1.5), x, symbolic=True)
+    oracle(lambda a: enlarge(a, 1.5 if mode == "bilinear" else 3.5), x, symbolic=True)
     oracle(lambda a: F.interpolate(a, size=(9, 4), mode=mode), x, symbolic=True)
     oracle(lambda a: enlarge(a[:, :, :1, :1]) + 1, x)
 
@@ -201,6 +201,55 @@ def test_factors_that_change_no_size_change_nothing(oracle: Any, mode: str) -> N
         oracle(lambda a: F.interpolate(a, scale_factor=1.1, mode=mode), a)
     size, names = [4, 3, 4][-dims:], f"upsample_{mode}{dims}d_backward"
     oracle(lambda g: getattr(aten, names)(g, size, [1, 2, *size], False, *[1.1] * dims), x[..., :4])
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_factors_of_equal_and_doubled_sizes(oracle: Any, dims: int, mode: str) -> None:
+    """Eager has its own places there, of images and of gradients, and of volumes that lie with
+    channels last."""
+    x = image(1, 4, *[2, 3, 11][-dims:])
+    name = f"upsample_nearest{dims}d_backward"
+    op = getattr(aten, name if mode == "nearest" else f"_upsample_nearest_exact{dims}d_backward")
+    orders = [torch.contiguous_format, *([torch.channels_last_3d] if dims == 3 else [])]
+    for factor in (1.1, 2.2):
+
+        def enlarge(a: Tensor, factor: float = factor) -> Tensor:
+            return F.interpolate(a, scale_factor=factor, mode=mode)
+
+        for order, channels in itertools.product(orders, (3, 4)):
+            a = x[:, :channels]
+            for narrow in (a.contiguous(memory_format=order) for a in (a, a[..., :4])):
+                oracle(enlarge, narrow)
+                sizes, factors = list(enlarge(narrow).shape[2:]), [factor] * dims
+                given, shape = image(1, channels, *sizes), list(narrow.shape)
+
+                def back(g: Tensor, how: Any = (sizes, shape, *factors)) -> Tensor:
+                    return op(g, *how)
+
+                oracle(back, given)
+        # Of an image how large it becomes decides.
+        calls = [str(aten.upsample_nearest2d.default)] if (dims, mode) == (2, "nearest") else []
+        for size in (11, 4):
+            a = x[..., :size].contiguous()
+            oracle(enlarge, a, symbolic=True, fallbacks=calls)
+    if dims == 2:
+        oracle(lambda a: F.interpolate(a, scale_factor=(1.1, 2.2), mode=mode), image(1, 2, 4, 63))
+
+
+def test_antialiased_and_cubic_lines_of_equal_sizes() -> None:
+    for mode, antialias in (("bilinear", True), ("bicubic", False)):
+
+        def enlarge(a: Tensor, how: Any = (mode, antialias)) -> Tensor:
+            return F.interpolate(a, scale_factor=1.1, mode=how[0], antialias=how[1])
+
+        for shape in ((1, 2, 4, 11), (1, 2, 3, 4)):
+            a, b = (image(*shape).requires_grad_() for _ in range(2))
+            want, got = enlarge(a), torch.compile(enlarge, backend="compile_cli", dynamic=False)(b)
+            torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+            seed = torch.randn_like(want)
+            found = [torch.autograd.grad(y, x, seed)[0] for y, x in ((got, b), (want, a))]
+            torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
 
 
 def test_corners_of_unknown_sizes(oracle: Any) -> None:

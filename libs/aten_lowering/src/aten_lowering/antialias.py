@@ -94,6 +94,8 @@ def _forward(x: Tensor, size: Sequence[Any], aligned: bool, *factors: Any) -> An
         return NotImplemented
     wide = x if x.dtype is torch.float64 else x.float()
     for d in (3, 2):
+        if x.device.type == "cpu" and x.shape[d] == size[d - 2]:
+            continue  # eager copies a line of one length there
         wide = _shrink(wide, d, size[d - 2], lines[d - 2])
     return suggested(wide.to(x.dtype), x)
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from aten_lowering.fakes import correct_fakes
+from aten_lowering.layouts import suggested
 from aten_lowering.rules import (
     attention,
     covariance,
@@ -48,6 +49,7 @@ _RULES: dict[OpOverload, Callable[..., Any]] = {
 for _packet in (aten.quantile, aten.nanquantile):
     for _op in (_packet.default, _packet.scalar):
         _RULES[_op] = functools.partial(quantile, _op)
+_output_size: Any = upsample_compute_output_size
 _KEYS = (DispatchKey.Autograd, COMPOSITE)
 _LOCK = threading.RLock()
 
@@ -62,9 +64,19 @@ def sized(op: OpOverload, x: Tensor, output_size: Sequence[Any] | None, *more: A
     known = len(sizes) == x.dim()
     if 0 in sizes or (not known and x.requires_grad and torch.is_grad_enabled()):
         return _DECOMPOSED[op](x, output_size, *more)
-    output_size_of: Any = upsample_compute_output_size
-    size = output_size_of(x.size(), output_size, factors)
+    size = _output_size(x.size(), output_size, factors)
     return op(x, size, *align_corners, *(factors or [None] * len(size)))
+
+
+def bicubic(x: Tensor, output_size: Sequence[Any] | None, align_corners: bool, factors: Any) -> Any:
+    """As torch decomposes it; of a factor that changes no size eager copies the gradient, and on
+    CUDA the image too."""
+    op = aten.upsample_bicubic2d.default
+    size = _output_size(x.size(), output_size, factors)
+    near = factors and not align_corners and all(1 < f < 2 for f in factors)
+    if not near or any(n != m for n, m in zip(x.shape[2:], size, strict=True)):
+        return _DECOMPOSED[op](x, output_size, align_corners, factors)
+    return suggested(x.clone(), x) if x.is_cuda else op(x, size, align_corners, *factors)
 
 
 def _whole(*_args: Any, **_kwargs: Any) -> Any:
@@ -72,7 +84,9 @@ def _whole(*_args: Any, **_kwargs: Any) -> Any:
     return NotImplemented
 
 
-_DECOMPOSED = {p.default: p.vec.py_kernels[COMPOSITE] for p in UPSAMPLING}
+_DECOMPOSED = {
+    p.default: p.vec.py_kernels[COMPOSITE] for p in (*UPSAMPLING, aten.upsample_bicubic2d)
+}
 
 
 @contextmanager
@@ -98,6 +112,9 @@ def own_composites() -> Iterator[None]:
     with _LOCK:
         kernels: Kernels = {op: _others(op) for op in _OTHERS}
         kernels |= {op: {**_others(op), COMPOSITE: rule} for op, rule in _RULES.items()}
+        cubic = aten.upsample_bicubic2d
+        kernels[cubic.default] = _others(cubic.default)
+        kernels[cubic.vec] = {**_others(cubic.vec), COMPOSITE: bicubic}
         for packet in UPSAMPLING:
             rest = _others(packet.default)
             whole = {COMPOSITE: _whole} if COMPOSITE in packet.default.py_kernels else {}

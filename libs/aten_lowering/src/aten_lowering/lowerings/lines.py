@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import and_
 from typing import Any, Literal
 
 import numpy as np
@@ -39,29 +40,40 @@ def lines(
     factors: Sequence[Any],
     rule: Rule,
     acc: DType = DType.f32,
-    alone: bool = False,
+    times: Sequence[int] = (),
+    alone: bool = True,
 ) -> list[Line]:
     """Of the last dimensions of `x` and `out`; factors: how much longer each is to be, or None.
-    acc: what places between two elements are computed in. alone: eager copies each line that is to
-    be as long as it is, whatever the factor; else it copies an image all of whose lines are."""
+    acc: what places between two elements are computed in. times: a line that becomes as many times
+    as long is so whatever its factor; where not `alone`, if all lines of the image do."""
     dims = len(factors)
     known = all(isinstance(f, float | int | None) for f in factors)
     require(known, "upsampling by a factor that is not known")
-    sides = list(zip(x[-dims:], out[-dims:], factors, strict=True))
-    if rule == "linear" and (alone or all(n == m for n, m, _ in sides)):
-        sides = [(n, m, None if n == m else f) for n, m, f in sides]
-    return [Line(n, m, f if f and f > 0 else None, rule, acc) for n, m, f in sides]
+    sides = tuple(zip(x[-dims:], out[-dims:], strict=True))
+    found = []
+    for side, factor in zip(sides, factors, strict=True):
+        given = factor if factor and factor > 0 else None
+        asked = (side,) if alone else sides
+        if any(all(m == n * a for a, m in asked) for n in times):
+            given = None
+        known = all(a.is_Integer and m.is_Integer for a, m in asked)
+        # Of a factor below 2 some sizes stay as they are, of one below 3 some are doubled.
+        free = () if known or not given else [n for n in times if n < given < n + 1]
+        found.append(Line(*side, given, rule, acc, tuple((n, asked) for n in free)))
+    return found
 
 
 @dataclass(frozen=True)
 class Line:
-    """`extent` elements, read by `out` points."""
+    """`extent` elements, read by `out` points. free: the factor is this number where sides are so
+    many times as long, which the kernel looks at."""
 
     extent: sympy.Expr
     out: sympy.Expr
     factor: float | None
     rule: Rule
     acc: DType
+    free: tuple[tuple[int, tuple[tuple[sympy.Expr, sympy.Expr], ...]], ...] = ()
 
     @property
     def between(self) -> bool:
@@ -82,7 +94,11 @@ class Line:
 
     def _scale(self, k: KernelBuilder) -> Value:
         if (known := self._known_scale()) is not None:
-            return k.const(float(known), self.acc)
+            scale = k.const(float(known), self.acc)
+            for times, sides in self.free:
+                same = reduce(and_, (k.index(n * times)("eq", k.index(m)) for n, m in sides))
+                scale = same.choose(1 / times, scale)
+            return scale
         less = 1 if self.rule == "aligned" else 0
         extent, out = (k.index(n - less).to(self.acc) for n in (self.extent, self.out))
         scale = extent / out
@@ -106,7 +122,7 @@ class Line:
     def _reals(self) -> Points | None:
         """Where each point of a line of known size lies."""
         scale = self._known_scale()
-        if scale is None or not self.out.is_Integer or not 0 < self.out <= _LONGEST:
+        if scale is None or self.free or not self.out.is_Integer or not 0 < self.out <= _LONGEST:
             return None
         at: Points = np.arange(int(self.out)).astype(scale.dtype)
         half = scale.dtype.type(0.5)
@@ -127,7 +143,7 @@ class Line:
 
     def _integer(self, o: sympy.Expr) -> sympy.Expr | None:
         """The place at or before a point, where integers give what eager's floats do."""
-        if self.ratio is None:
+        if self.ratio is None or self.free:
             return None
         place = self._floor(o)
         if self._reals is not None and self.extent.is_Integer:
@@ -193,6 +209,17 @@ class Line:
         own, before, after = (k.index(place + n, kind(self.extent)).to(acc) for n in (0, first, 1))
         return (real >= before) & (real < after), 1 - abs(real - own)
 
+    def begins(self, place: Any, k: KernelBuilder | None = None) -> Any:
+        """The first point that CUDA's gradient gives a place, of an array or in a kernel."""
+        factor = np.float32(self.factor or np.float32(int(self.out)) / np.float32(int(self.extent)))
+        less = 0.5 if self.rule == "exact" else 0.0
+        if k is not None:
+            at = k.index(place, kind(self.out)).to(DType.f32)
+            at = at("fma", k.const(float(factor), DType.f32), k.const(-less, DType.f32))
+            return at("ceil")("cast", dtype=kind(self.out))
+        at = (place * float(factor) - less).astype(np.float32)
+        return np.minimum(np.ceil(at).astype(int), int(self.out))
+
     def first(self, place: Any) -> Any:
         """The first point that lies at or behind a place, as if floats were exact."""
         assert self.ratio is not None
@@ -204,8 +231,9 @@ class Line:
         return _floor(q, p - 1, p, place)
 
 
-def gathered(line: Line) -> Callable[[sympy.Expr], Along]:
-    """For a place, the points that may have read it: all those that did are among them."""
+def gathered(line: Line, by_factor: bool = False) -> Callable[[sympy.Expr], Along]:
+    """For a place, the points that may have read it: all those that did are among them. by_factor:
+    CUDA's nearest points instead, from `ceil(place * factor)` up to that of the next place."""
     known = line._reals is not None and line.ratio is not None and line.extent.is_Integer
     require(known, "the gradient of a line of unknown size")
     assert line._reals is not None
@@ -218,6 +246,9 @@ def gathered(line: Line) -> Callable[[sympy.Expr], Along]:
         first = line.first(places - 1)
         begins = np.searchsorted(reals, places - 1, "right")
         ends = np.searchsorted(reals, places + 1, "left")
+    elif by_factor:
+        first = line.first(places)
+        begins, ends = (line.begins(places + n) for n in (0, 1))
     else:
         first = line.first(places)
         begins = np.searchsorted(np.floor(reals), places, "left")
@@ -236,6 +267,9 @@ def gathered(line: Line) -> Callable[[sympy.Expr], Along]:
         mask = both(k, mask, at < k.index(line.out, number) if high else None)
         if not tested:
             return mask
+        if by_factor:
+            begin, end = (line.begins(place + n, k) for n in (0, 1))
+            return both(k, mask, (at >= begin) & (at < end))
         floor = line.real(k, o)("cast", dtype=number)
         floor = floor("minimum", k.index(line.extent - 1, number))
         return both(k, mask, floor("eq", k.index(place, number)))

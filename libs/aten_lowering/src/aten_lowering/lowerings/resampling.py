@@ -42,12 +42,29 @@ def _scales(more: dict[str, Any]) -> list[Any]:
     return [more[n] for n in ("scales", "scales_d", "scales_h", "scales_w") if n in more]
 
 
+def _by_lines(call: Call, x: Operand, factors: Sequence[Any]) -> bool:
+    """Whether eager's kernel of vectors runs on a CPU, which shifts by no factor what it doubles:
+    of four channels and more that lie last, and of small images."""
+    step, last = sympy.S.One, x.size[1]
+    for d in (1, *range(len(x.size) - 1, 1, -1), 0):
+        if x.size[d] != 1 and x.type.stride[d] != step:
+            last = sympy.S.Zero
+        step = step * x.size[d]
+    points = sum(call.out.size[2:]) if len(factors) == 2 else sympy.Integer(129)
+    odd = any(f and 1 < f < 3 and f != 2 for f in factors)
+    require(not odd or bool(last.is_Integer and points.is_Integer), "factors of unknown sizes")
+    return odd and len(factors) > 1 and bool(last > 3 or points <= 128)
+
+
 @table.lowers(*_nearest("upsample_nearest{}d"), *_nearest("_upsample_nearest_exact{}d"))
 def upsample_nearest(call: Call, input: Operand, output_size: Sizes, **scales: Any) -> None:
     """The nearest element, or the one that torch's older rule takes for it."""
     rule: Rule = "exact" if "exact" in str(call.op) else "nearest"
-    k = call.kernel()
-    along = lines(input.size, call.out.size, _scales(scales), rule)
+    k, factors = call.kernel(), _scales(scales)
+    times: tuple[int, ...] = (1,) if len(factors) == 2 else ()
+    if call.on_cpu:
+        times = (1, 2) if rule == "nearest" and _by_lines(call, input, factors) else ()
+    along = lines(input.size, call.out.size, factors, rule, times=times)
     own = k.coords[-len(along) :]
     at = [line.place(k, o) for line, o in zip(along, own, strict=True)]
     call.store(k, k.load(input, (*k.coords[: -len(along)], *at)))
@@ -67,7 +84,7 @@ def upsample_linear(
     k = call.kernel()
     rule: Rule = "aligned" if align_corners else "linear"
     acc = opmath(input.dtype)
-    along = lines(input.size, call.out.size, _scales(scales), rule, acc, call.on_cpu)
+    along = lines(input.size, call.out.size, _scales(scales), rule, acc, (1,), call.on_cpu)
     own = k.coords[-len(along) :]
     sides = [line.pair(k, o, acc) for line, o in zip(along, own, strict=True)]
 
@@ -89,8 +106,13 @@ def upsample_nearest_backward(
 ) -> None:
     """The sum of the gradients of the points that took an element."""
     rule: Rule = "exact" if "exact" in str(call.op) else "nearest"
-    along = lines(call.out.size, grad_output.size, _scales(scales), rule)
-    _gradient(call, grad_output, [gathered(line) for line in along], _as_it_is)
+    factors, sizes = _scales(scales), (call.out.size, grad_output.size)
+    if call.on_cpu:
+        along = lines(*sizes, factors, rule, times=(1, 2) if rule == "nearest" else ())
+    else:
+        along = lines(*sizes, factors, rule, times=(1,) if len(factors) == 2 else (), alone=False)
+    points = [gathered(line, by_factor=not call.on_cpu) for line in along]
+    _gradient(call, grad_output, points, _as_it_is)
 
 
 @table.lowers(
@@ -109,7 +131,7 @@ def upsample_linear_backward(
     """The sum of the gradients of the points that an element is part of, times its weights."""
     rule: Rule = "aligned" if align_corners else "linear"
     acc = opmath(grad_output.dtype)
-    along = lines(call.out.size, grad_output.size, _scales(scales), rule, acc, call.on_cpu)
+    along = lines(call.out.size, grad_output.size, _scales(scales), rule, acc, (1,), call.on_cpu)
 
     def weighted(k: KernelBuilder, own: Sizes, at: Sizes, value: Value) -> Value:
         found = zip(along, own, at, strict=True)

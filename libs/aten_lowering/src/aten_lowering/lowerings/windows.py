@@ -197,8 +197,8 @@ class Share:
 
     def length(self, k: KernelBuilder, window: sympy.Expr) -> Value | int:
         """Places of a window."""
-        if self.extent % self.out == 0:
-            return int(self.extent // self.out)
+        if (length := self.extent / self.out).is_Integer:
+            return int(length)
         first, end = _ends(window, self.extent, self.out)
         return k.index(end - first, kind(self.extent * self.out))
 
