@@ -55,3 +55,22 @@ def test_layers(
             for w in model.weights:
                 w.mul_(0.9)
     assert print_program(found[-1].program).count("= extern aten_lowering.fetched") == 12
+
+
+def test_a_copy_whose_tensor_dies_writes_nothing_else() -> None:
+    """An operator raised before anybody waited; and a tensor that is another's view is waited for
+    too."""
+    ours = torch.ops.aten_lowering
+    host = torch.ones(1 << 26).pin_memory()
+    device = torch.device("cuda", torch.cuda.current_device())
+    for _ in range(3):
+        begun = ours.fetch(host, device)
+        at = begun.data_ptr()
+        del begun
+        other = torch.full((1 << 26,), 7.0, device=device)
+        assert other.data_ptr() == at
+        torch.cuda.synchronize()
+        assert bool((other == 7).all())
+        del other
+    there = ours.fetched(ours.fetch(host, device).view(-1))
+    assert bool((there == 1).all())

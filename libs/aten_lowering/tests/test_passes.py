@@ -484,14 +484,18 @@ def test_copies_from_a_host_stay_where_something_fills_it(what: str) -> None:
     assert gm.recompile().src == before
 
 
-def test_a_copy_that_a_failed_program_had_begun_is_forgotten(monkeypatch) -> None:
-    """Nobody waits for it where something else lies."""
-    ends = {}
-    monkeypatch.setattr(fetch_ahead, "_ENDS", ends)
-    x = torch.empty(4)
-    monkeypatch.setattr(torch.Tensor, "to", lambda x, *_, **__: x)
-    ends[x.data_ptr()] = None
-    assert fetch_ahead.fetch(x, torch.device("cuda")) is x and not ends
+def test_the_memory_of_a_copy_that_nobody_waited_for_is_safe() -> None:
+    """Its stream waits where the tensor dies, before it is something else's."""
+
+    waits: list[object] = []
+    stream = SimpleNamespace(wait_event=waits.append)
+    tensor = torch.empty(4)
+    setattr(tensor, fetch_ahead._COPY, fetch_ahead.Copy("end", stream))
+    assert not waits
+    del tensor
+    assert waits == ["end"]
+    there = fetch_ahead.fetched(fetch_ahead.fetch(torch.ones(4), torch.device("cpu")))
+    assert there.sum() == 4 and waits == ["end"]
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,20 @@ from torch import Tensor, fx
 from aten_lowering.passes.base import aten, call
 from aten_lowering.pool_offsets import LIBRARY
 
-_ENDS: dict[int, torch.cuda.Event] = {}
-"""When copies that nothing waited for yet end, by the address that they write."""
+_COPY = "_copy_under_way"
+"""The attribute of a tensor that `fetch` gave: its `Copy`, or None where it was copied at once."""
+
+
+class Copy:
+    """A copy that nobody waited for yet. end: when it has been made. stream: where its tensor's
+    memory was allocated; if the tensor dies before anybody waits, since an operator has raised,
+    that stream waits before the memory is something else's."""
+
+    def __init__(self, end: torch.cuda.Event, stream: torch.cuda.Stream) -> None:
+        self.end, self.stream = end, stream
+
+    def __del__(self) -> None:
+        self.stream.wait_event(self.end)
 
 
 @cache
@@ -30,20 +42,27 @@ def fetch(x: Tensor, device: torch.device) -> Tensor:
     """Begins a copy, which is there after `fetched`."""
     if device.type != "cuda" or not x.is_pinned():
         result = x.to(device, non_blocking=True)
-        _ENDS.pop(result.data_ptr(), None)  # of a copy there that a program which failed had begun
+        setattr(result, _COPY, None)
         return result
     result, stream = torch.empty_like(x, device=device), _stream(device)
-    stream.wait_stream(torch.cuda.current_stream(device))  # its memory was something else's
+    own = torch.cuda.current_stream(device)
+    stream.wait_stream(own)  # its memory was something else's
     with torch.cuda.stream(stream):
         result.copy_(x, non_blocking=True)
-        _ENDS[result.data_ptr()] = stream.record_event()
+        setattr(result, _COPY, Copy(stream.record_event(), own))
     return result
 
 
 def fetched(x: Tensor) -> Tensor:
-    """The current stream waits for a copy."""
-    if (end := _ENDS.pop(x.data_ptr(), None)) is not None:
-        torch.cuda.current_stream(x.device).wait_event(end)
+    """The current stream waits for a copy; for all of them where the tensor is another than the
+    one that `fetch` gave."""
+    stream = torch.cuda.current_stream(x.device) if x.is_cuda else None
+    if stream is not None and not hasattr(x, _COPY):
+        stream.wait_stream(_stream(x.device))
+    elif stream is not None and (copy := getattr(x, _COPY)) is not None:
+        stream.wait_event(copy.end)
+        copy.stream = stream  # has waited: it does so again for nothing
+        setattr(x, _COPY, None)
     return x
 
 
