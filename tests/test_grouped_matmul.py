@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 
 import compile_cli
+import gemm_templates
 from compile_cli.cli.measure import relative_error
-from planner.matmul.decide import MatmulPlanner
+from planner.matmul.decide import VENDOR, MatmulPlanner
 from planner.plan import MatmulPlan
-from wrapper_ir import ExternCall, Launch
+from wrapper_ir import ExternCall, If, Launch
 from wrapper_ir.analysis import walk
 
 ENDS = torch.tensor([8, 8, 41, 48], dtype=torch.int32)
@@ -209,6 +210,37 @@ def test_a_layer_of_experts_and_its_gradients(options: dict[str, Any]) -> None:
     for one, two, plain in zip(gradients, found, eager, strict=True):
         error = relative_error(one.double(), two)
         assert error < max(2e-2, 1.5 * relative_error(plain.double(), two))
+
+
+@pytest.mark.parametrize("emit", ["fx", pytest.param("cpp", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ending", [F.silu, torch.ravel])
+def test_rungs_of_dynamic_rows(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, ending: Any, emit: str
+) -> None:
+    """The vendor's call, which writes into no given buffer, is one of them."""
+    torch.manual_seed(0)
+
+    def times(_: Any, node: Any, rung: Any, task: Any, many: bool) -> dict[str, Any]:
+        table = gemm_templates.candidates(task.problem, gemm_templates.H200)
+        config = next(c.config for c in table if c.config is not None)
+        vendor = 16 < rung.rows <= 64
+        return {VENDOR: (1.0, None)} if vendor else {f"{rung.rows > 64}": (1.0, config)}
+
+    monkeypatch.setattr(MatmulPlanner, "_times", times)
+    x, w = halves(T, K), halves(E, N, K)
+    compiled = compile_cli.compile(
+        lambda x, w, ends: ending(torch._grouped_mm(x, w.mT, offs=ends)), (x, w, ENDS),
+        dynamic={0: {0}}, options={**options, "gemm": "template", "emit": emit},
+    )  # fmt: skip
+    ops = list(walk(compiled.graph.program.ops))
+    conditions = {str(op.condition).split(" ", 1)[1] for op in ops if isinstance(op, If)}
+    assert conditions == {"<= 16", "<= 64"}
+    assert len(calls(compiled)) == (1 if ending is F.silu else 2)
+    for rows in (1, 16, 17, 64, 65, 300):
+        x = halves(rows, K)
+        ends = torch.tensor([0, rows // 3, rows // 2, rows], dtype=torch.int32)
+        got = compiled(x, w, ends)
+        assert relative_error(got.double(), ending(grouped(x, w.mT, ends))) < 4e-3
 
 
 def test_rows_that_are_dynamic(options: dict[str, Any]) -> None:

@@ -91,6 +91,10 @@ CASES: dict[str, Case] = {
     "f32": (
         lambda a, b: (a @ b).tanh(), lambda: (torch.zeros(512, 256), torch.zeros(256, 384)), {},
     ),
+    "groups of any rows": (
+        lambda a, b, ends: torch._grouped_mm(a, b.mT, offs=ends),
+        lambda: (bf16(512, 256), bf16(8, 384, 256), torch.zeros(8, dtype=torch.int32)), {0: {0}},
+    ),
     "long": (lambda a, b: a @ b, lambda: (bf16(128, 16384), bf16(16384, 128)), {}),
 }  # fmt: skip
 

@@ -365,7 +365,7 @@ class MatmulPlanner(MatmulTasks):
         limits = []
         if len(node.type.size) == 3 and batch.free_symbols:
             limits.append(sympy.Le(batch, MOST_PRODUCTS))
-        once = len(steps) == 1 and bool(rows.free_symbols) and node.groups is None
+        once = len(steps) == 1 and bool(rows.free_symbols)
         if once and self.options.multikernel != "off" and self.options.gemm == "auto":
             limits.append(sympy.Le(rows, _NEAR * steps[0].rows))
         ranges = {symbol(s.name): (s.low, s.high) for s in self.graph.symbols}
@@ -441,7 +441,12 @@ class MatmulPlanner(MatmulTasks):
         if self._by_model(node, rung):
             config = self.chooser.best_config(task)
             return {vendor if config is None else str(config): (1.0, config)}
-        choice = self.chooser.choose(task, rung.hints)
+        copied = many and node.groups is not None and node.epilogue is None
+
+        def copying() -> Peer:
+            return self._vendor(node, rung.hints, ""), layouts_of(node)
+
+        choice = self.chooser.choose(task, rung.hints, copying if copied else None)
         if self._fused(node, rung) is not None:
             choice = without(choice, "only templates with the prologues may use counters")
         else:

@@ -73,7 +73,7 @@ class MatmulTasks:
     def _find_rungs(self, node: Matmul, hints: Mapping[str, int]) -> list[Rung]:
         rows = node.a.type.size[-2]
         here = [Rung(int(evaluate(rows, hints)), hints, None)]
-        if not rows.free_symbols or self.options.multikernel == "off" or node.groups is not None:
+        if not rows.free_symbols or self.options.multikernel == "off":
             return here
         found = rungs(rows, self.graph.symbols, hints)
         room = self._room(node)

@@ -37,13 +37,18 @@ def vendor_alone(node: Matmul, hints: Hints) -> Steps:
 def vendor_steps(node: Matmul, hints: Hints, suffix: str, own: str) -> Steps:
     """The vendor's call as one of several choices, of operands that are made: it writes a buffer
     that they share; or one called `own`, and the epilogue's kernel that which they share."""
-    if node.epilogue is None:
-        target, args, kwargs = _into(node)
-        kwargs = (*kwargs, ("out", TensorRef(node.out, node.type)))
-        call = Extern(target, args, kwargs, (), False, (node.out,), origins=node.origins)
-        return Steps((call,))
     outs = tuple(o and (own, o[1]) for o in node.extern.outs)
     call = replace(node.extern, outs=outs, origins=node.origins)
+    if node.epilogue is None:
+        out = TensorRef(node.out, node.type)
+        if node.groups is not None:  # no form of it writes into a buffer
+            both = (out, TensorRef(own, node.type))
+            return Steps(
+                (call, Extern("aten.copy_.default", both, (), (None,), False, (node.out,)))
+            )
+        target, args, kwargs = _into(node)
+        call = Extern(target, args, (*kwargs, ("out", out)), (), False, (node.out,))
+        return Steps((replace(call, origins=node.origins),))
     schedule = default_schedule(node.epilogue, hints)
     kernel = replace(node.epilogue, name=f"{node.epilogue.name}{suffix}")
     launch = plan_launch(emit(kernel, schedule))
