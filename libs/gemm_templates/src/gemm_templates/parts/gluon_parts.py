@@ -107,29 +107,22 @@ def map_of(matrix, memory, sizes, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
         desc = matrix.ptr
     elif not matrix.TMA:
         desc = None
-    elif len(memory.shape) == 3:
-        if matrix.BY_ROWS:
+    else:
+        HEIGHT: gl.constexpr = ROWS if matrix.BY_ROWS else COLUMNS
+        WIDTH: gl.constexpr = COLUMNS if matrix.BY_ROWS else ROWS
+        stride = matrix.stride_row if matrix.BY_ROWS else matrix.stride_column
+        outer = rows if matrix.BY_ROWS else columns
+        inner = columns if matrix.BY_ROWS else rows
+        if len(memory.shape) == 3:
             desc = tma.make_tensor_descriptor(
-                matrix.ptr, [rows, columns], [matrix.stride_row, 1], [ROWS, COLUMNS], memory.layout
+                matrix.ptr, [outer, inner], [stride, 1], [HEIGHT, WIDTH], memory.layout
             )
         else:
+            # Of one matrix any distance will do: only the first is read.
+            distance = stride if matrix.SHARED else matrix.stride_batch
+            count = 1 if matrix.SHARED else number
             desc = tma.make_tensor_descriptor(
-                matrix.ptr, [columns, rows], [matrix.stride_column, 1], [COLUMNS, ROWS],
-                memory.layout,
-            )  # fmt: skip
-    else:
-        stride = matrix.stride_row if matrix.BY_ROWS else matrix.stride_column
-        # Of one matrix any distance will do: only the first is read.
-        distance = stride if matrix.SHARED else matrix.stride_batch
-        count = 1 if matrix.SHARED else number
-        if matrix.BY_ROWS:
-            desc = tma.make_tensor_descriptor(
-                matrix.ptr, [count, rows, columns], [distance, stride, 1], [1, ROWS, COLUMNS],
-                memory.layout,
-            )  # fmt: skip
-        else:
-            desc = tma.make_tensor_descriptor(
-                matrix.ptr, [count, columns, rows], [distance, stride, 1], [1, COLUMNS, ROWS],
+                matrix.ptr, [count, outer, inner], [distance, stride, 1], [1, HEIGHT, WIDTH],
                 memory.layout,
             )  # fmt: skip
     return desc

@@ -27,12 +27,12 @@ class Matrix(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """The sizes M, N and K of a product, and how many products there are."""
+    """The sizes M, N and K of a product, and how many products there are if it is a batch."""
 
     M: Any
     N: Any
     K: Any
-    BATCH: Any = 1
+    BATCH: Any = None
 
 
 class Tile(NamedTuple):

@@ -6,7 +6,7 @@ from gemm_templates.families.abilities import HOPPER, Abilities
 from gemm_templates.families.tma import family as tma
 from gemm_templates.plan import Plan
 from gemm_templates.problem import ITEMSIZE, Config, Problem
-from gemm_templates.render import Call, launched, stores_out
+from gemm_templates.render import stores_out
 from gemm_templates.tensor_maps import Moves, is_strided, is_writable, moves_of
 
 CAN = Abilities(HOPPER, descriptors="given")
@@ -75,9 +75,7 @@ def written(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float
 def plan(problem: Problem, config: Config, name: str) -> Plan:
     """One launch."""
     moves = moves_in_batches(problem, config, config.block_m)
-    flags = f"PARTS={config.parts}"
-    call = Call("batched_tma", "batched_tma_mm", flags, batches=True, moves=moves)
-    return launched(problem, config, name, call)
+    return tma.launch(problem, config, name, moves, batches=True)
 
 
 def moves_in_batches(problem: Problem, config: Config, rows: int) -> Moves:

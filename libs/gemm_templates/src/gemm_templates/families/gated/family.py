@@ -6,10 +6,7 @@ from gemm_templates.device import DeviceInfo
 from gemm_templates.families import dense
 from gemm_templates.families.abilities import HOPPER, Abilities
 from gemm_templates.families.tma import family as tma
-from gemm_templates.plan import Plan
 from gemm_templates.problem import Config, Problem
-from gemm_templates.render import Call, launched, stores_out
-from gemm_templates.tensor_maps import is_writable, moves_of
 
 CAN = Abilities(HOPPER, gate=True, descriptors="given")
 
@@ -53,11 +50,7 @@ def predict(problem: Problem, config: Config, device: DeviceInfo) -> tuple[float
     return tma.predict(side_by_side(problem), wide(config), device)
 
 
-def plan(problem: Problem, config: Config, name: str) -> Plan:
-    """One launch."""
-    moves = moves_of(problem, config, config.block_m, stores_out(problem) and is_writable(problem))
-    call = Call("gated", "gated_mm", f"PARTS={config.parts}", moves=moves)
-    return launched(problem, config, name, call)
+plan = tma.plan
 
 
 def side_by_side(problem: Problem) -> Problem:

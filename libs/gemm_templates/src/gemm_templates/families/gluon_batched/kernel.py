@@ -28,7 +28,7 @@ from gemm_templates.parts.operands import Sizes
 
 @gluon.jit
 def gluon_batched_mm(a, b, sizes, tile, ending, groups, pipeline, OVERLAP: gl.constexpr = False):
-    """Like `gluon_mm`, for `BATCH` products as `batched_tma_mm` takes them, or groups of rows as
+    """Like `gluon_mm`, for `BATCH` products as `tma_mm` takes them, or groups of rows as
     `grouped_mm` (JAGGED="M")."""
     # Arguments are written out, since a tuple in a variable would lose what is constant.
     memory, barriers = begin(a, b, ending, tile, pipeline, 1, True, True, OVERLAP)

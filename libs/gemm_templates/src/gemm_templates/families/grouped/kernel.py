@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from gemm_templates.families.batched_tma.kernel import descriptors_of, finish_parts, load_block
+from gemm_templates.families.tma.kernel import descriptor_of, finish_parts, load_tile
 from gemm_templates.parts.operands import Sizes, Tile
 from gemm_templates.parts.tiles import multiply_add, tile_of
 
@@ -26,7 +26,7 @@ def grouped_mm(
     PARTS: tl.constexpr,
     b2=None,
 ):
-    """Like `batched_tma_mm` for `BATCH` groups.
+    """Like `tma_mm` for `BATCH` groups.
 
     JAGGED: which size `groups.ends` divide. "M": rows of `a` and of `out`; `b` is [BATCH, K, N].
     "N": columns of `b` and of `out`; `a` is [BATCH, M, K]. "K": columns of `a`, rows of `b`; `out`
@@ -39,10 +39,10 @@ def grouped_mm(
     BLOCK_N: tl.constexpr = tile.BLOCK_N
     BLOCK_K: tl.constexpr = tile.BLOCK_K
     STORE_TMA: tl.constexpr = ending.out is not None and ending.out.TMA
-    a_desc = descriptors_of(a, sizes.BATCH, sizes.M, sizes.K, BLOCK_M, BLOCK_K)
-    b_desc = descriptors_of(b, sizes.BATCH, sizes.K, sizes.N, BLOCK_K, BLOCK_N)
-    b2_desc = descriptors_of(b2, sizes.BATCH, sizes.K, sizes.N, BLOCK_K, BLOCK_N)
-    out_desc = descriptors_of(ending.out, sizes.BATCH, sizes.M, sizes.N, BLOCK_M, BLOCK_N // PARTS)
+    a_desc = descriptor_of(a, sizes.BATCH, sizes.M, sizes.K, BLOCK_M, BLOCK_K)
+    b_desc = descriptor_of(b, sizes.BATCH, sizes.K, sizes.N, BLOCK_K, BLOCK_N)
+    b2_desc = descriptor_of(b2, sizes.BATCH, sizes.K, sizes.N, BLOCK_K, BLOCK_N)
+    out_desc = descriptor_of(ending.out, sizes.BATCH, sizes.M, sizes.N, BLOCK_M, BLOCK_N // PARTS)
     numbers = tl.arange(0, groups.SPAN)
     if JAGGED == "M":
         whole = M
@@ -87,31 +87,31 @@ def grouped_mm(
         if JAGGED == "K":
             for step in tl.range(0, size // BLOCK_K):
                 k = start + step * BLOCK_K
-                x = load_block(a_desc, 0, first_m, k, a, BLOCK_M, BLOCK_K)
-                y = load_block(b_desc, 0, k, first_n, b, BLOCK_K, BLOCK_N)
+                x = load_tile(a_desc, 0, first_m, k, a, BLOCK_M, BLOCK_K)
+                y = load_tile(b_desc, 0, k, first_n, b, BLOCK_K, BLOCK_N)
                 acc = multiply_add(x, y, acc, tile)
             left = size % BLOCK_K
             if left > 0:  # what follows is of the next group; it may be no number
                 k = start + size - left
                 rk = tl.arange(0, BLOCK_K)
-                x = load_block(a_desc, 0, first_m, k, a, BLOCK_M, BLOCK_K)
-                y = load_block(b_desc, 0, k, first_n, b, BLOCK_K, BLOCK_N)
+                x = load_tile(a_desc, 0, first_m, k, a, BLOCK_M, BLOCK_K)
+                y = load_tile(b_desc, 0, k, first_n, b, BLOCK_K, BLOCK_N)
                 x = tl.where(rk[None, :] < left, x, 0.0)
                 y = tl.where(rk[:, None] < left, y, 0.0)
                 acc = multiply_add(x, y, acc, tile)
         elif b2 is None:
             for step in tl.range(0, tl.cdiv(K, BLOCK_K)):
                 k = step * BLOCK_K
-                x = load_block(a_desc, group, first_m, k, a, BLOCK_M, BLOCK_K)
-                y = load_block(b_desc, group, k, first_n, b, BLOCK_K, BLOCK_N)
+                x = load_tile(a_desc, group, first_m, k, a, BLOCK_M, BLOCK_K)
+                y = load_tile(b_desc, group, k, first_n, b, BLOCK_K, BLOCK_N)
                 acc = multiply_add(x, y, acc, tile)
         else:
             acc2 = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
             for step in tl.range(0, tl.cdiv(K, BLOCK_K)):
                 k = step * BLOCK_K
-                x = load_block(a_desc, group, first_m, k, a, BLOCK_M, BLOCK_K)
-                y = load_block(b_desc, group, k, first_n, b, BLOCK_K, BLOCK_N)
-                y2 = load_block(b2_desc, group, k, first_n, b2, BLOCK_K, BLOCK_N)
+                x = load_tile(a_desc, group, first_m, k, a, BLOCK_M, BLOCK_K)
+                y = load_tile(b_desc, group, k, first_n, b, BLOCK_K, BLOCK_N)
+                y2 = load_tile(b2_desc, group, k, first_n, b2, BLOCK_K, BLOCK_N)
                 acc = multiply_add(x, y, acc, tile)
                 acc2 = multiply_add(x, y2, acc2, tile)
             rm = (first_m + tl.arange(0, BLOCK_M))[:, None]
@@ -122,17 +122,17 @@ def grouped_mm(
             # A descriptor knows no end of a group: a tile that it ends in is stored by address.
             if first_m + BLOCK_M <= end_m:
                 finish_parts(
-                    acc, 0, group, first_m, first_n, Sizes(end_m, end_n, K),
+                    acc, None, 0, group, first_m, first_n, Sizes(end_m, end_n, K),
                     Tile(BLOCK_M, BLOCK_N, BLOCK_K, tile.GROUP_M, "none", tile.EDGE_N, tile.EVEN_K,
                          tile.WIDE, tile.INPUT_PRECISION), ending, out_desc, PARTS,
                 )  # fmt: skip
             else:
                 finish_parts(
-                    acc, 0, group, first_m, first_n, Sizes(end_m, end_n, K), tile, ending, None,
-                    PARTS,
+                    acc, None, 0, group, first_m, first_n, Sizes(end_m, end_n, K), tile, ending,
+                    None, PARTS,
                 )  # fmt: skip
         else:
             finish_parts(
-                acc, group if JAGGED == "K" else 0, group, first_m, first_n,
+                acc, None, group if JAGGED == "K" else 0, group, first_m, first_n,
                 Sizes(end_m, end_n, K), tile, ending, out_desc, PARTS,
             )  # fmt: skip

@@ -8,7 +8,7 @@ from gemm_templates.families.abilities import HOPPER, Abilities
 from gemm_templates.plan import Plan
 from gemm_templates.problem import Config, Problem
 from gemm_templates.render import Call, launched, stores_out
-from gemm_templates.tensor_maps import is_writable, moves_of
+from gemm_templates.tensor_maps import Moves, is_writable, moves_of
 
 CAN = Abilities(
     HOPPER,
@@ -68,5 +68,13 @@ predict = partial(dense.predict, persistent=True)
 def plan(problem: Problem, config: Config, name: str) -> Plan:
     """One launch."""
     moves = moves_of(problem, config, config.block_m, stores_out(problem) and is_writable(problem))
-    call = Call("tma", "tma_mm", f"PARTS={config.parts}", prologues=True, moves=moves)
+    return launch(problem, config, name, moves)
+
+
+def launch(
+    problem: Problem, config: Config, name: str, moves: Moves, batches: bool = False
+) -> Plan:
+    """One launch of the kernel, which walks over the batch if `batches`."""
+    flags = f"PARTS={config.parts}"
+    call = Call("tma", "tma_mm", flags, prologues=True, batches=batches, moves=moves)
     return launched(problem, config, name, call)
