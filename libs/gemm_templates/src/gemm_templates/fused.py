@@ -8,17 +8,32 @@ from gemm_templates.epilogue_cost import instructions
 from triton_rt import KernelParam
 
 
-def _key(name: str, text: str) -> str:
-    return f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+@dataclass(frozen=True)
+class Part:
+    """A device function of a kernel.
+
+    name: the `@triton.jit` function. text: module text that defines or imports it.
+    operands: run-time parameters of the kernel that it gets as the tuple `operands`."""
+
+    name: str
+    text: str
+    operands: tuple[KernelParam, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Tells parts of one kind apart."""
+        return f"{self.name}-{hashlib.sha256(self._whole.encode()).hexdigest()[:12]}"
+
+    @property
+    def _whole(self) -> str:
+        """All that tells it apart but for its name."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class Epilogue:
-    """What happens to a tile before it is stored.
+class Epilogue(Part):
+    """What happens to a tile before it is stored: `(acc, rm, rn, mask, operands) -> value`.
 
-    name: the `@triton.jit` device function `(acc, rm, rn, mask, operands) -> value`.
-    text: module text that defines or imports it.
-    operands: run-time parameters of the kernel that it gets as the tuple `operands`.
     stores: it stores its results itself, and `out` is not written.
     bytes_per_element: what it reads and writes (besides `out`) for each output element, for the
         cost model.
@@ -28,9 +43,6 @@ class Epilogue:
         jagged matmul), before the operands.
     free: the vendor's call does this, too, at no cost."""
 
-    name: str
-    text: str
-    operands: tuple[KernelParam, ...] = ()
     stores: bool = False
     bytes_per_element: float = 0.0
     work: float | None = None
@@ -43,80 +55,63 @@ class Epilogue:
         return instructions(self.text) if self.work is None else self.work
 
     @property
-    def key(self) -> str:
-        """Tells epilogues apart."""
-        return _key(self.name, f"{self.text}{' batched' if self.batched else ''}")
+    def _whole(self) -> str:
+        return f"{self.text}{' batched' if self.batched else ''}"
 
 
 @dataclass(frozen=True)
-class Prologue:
-    """What happens to a tile of an operand between its load and the product.
+class Prologue(Part):
+    """What happens to a tile of an operand between its load and the product:
+    `(tile, r_outer, rk, first_k, mask, operands) -> tile`.
 
-    name: the `@triton.jit` device function `(tile, r_outer, rk, first_k, mask, operands) -> tile`:
-        `r_outer` are the numbers of rows of `a` (columns of `b`) and `rk` those along K, from
-        `first_k` on, a multiple of the tile's size there; both are shaped to broadcast with the
-        tile ([BLOCK_M, 1] and [1, BLOCK_K] for `a`; [1, BLOCK_N] and [BLOCK_K, 1] for `b`); `mask`:
-        where the tile lies inside of the matrix. What it makes of elements outside does not matter,
-        but it must not read memory for them.
-    text: module text that defines or imports it.
-    operands: run-time parameters of the kernel that it gets as the tuple `operands`.
+    `r_outer` are the numbers of rows of `a` (columns of `b`) and `rk` those along K, from `first_k`
+    on, a multiple of the tile's size there; both are shaped to broadcast with the tile
+    ([BLOCK_M, 1] and [1, BLOCK_K] for `a`; [1, BLOCK_N] and [BLOCK_K, 1] for `b`); `mask`: where
+    the tile lies inside of the matrix. What it makes of elements outside does not matter, but it
+    must not read memory for them.
+
     dtype: element type of what it returns.
     bytes_per_element: what it reads besides the tile at a place of its own for each element, not
         for each row or column; a part of it where elements along K share a place.
     batched: the tuple starts with the batch number (0 where there is no batch), before the
         operands."""
 
-    name: str
-    text: str
-    operands: tuple[KernelParam, ...] = ()
     dtype: str = "bf16"
     bytes_per_element: float = 0.0
     batched: bool = False
 
     @property
-    def key(self) -> str:
-        """Tells prologues apart."""
-        text = f"{self.text} -> {self.dtype} {self.operands}{' batched' if self.batched else ''}"
-        return _key(self.name, text)
+    def _whole(self) -> str:
+        return f"{self.text} -> {self.dtype} {self.operands}{' batched' if self.batched else ''}"
 
 
 @dataclass(frozen=True)
-class Pick:
-    """Which of several matrices, whose columns lie side by side, a tile's columns of `b` are of.
+class Pick(Part):
+    """Which of several matrices, whose columns lie side by side, a tile's columns of `b` are of:
+    `(first_n, operands) -> (pointer, first)`, where the matrix with column `first_n` begins, and
+    the number of its first column.
 
-    name: the `@triton.jit` device function `(first_n, operands) -> (pointer, first)`: where the
-        matrix with column `first_n` begins, and the number of its first column.
-    text, operands: as of `Prologue`. columns: how many of each divide all that it has; a tile lies
-        in one matrix. Strides are those of `b`, for all."""
+    columns: how many of each divide all that it has; a tile lies in one matrix. Strides are those
+        of `b`, for all."""
 
-    name: str
-    text: str
-    operands: tuple[KernelParam, ...]
-    columns: int
+    columns: int = 1
 
     @property
-    def key(self) -> str:
-        """Tells picks apart."""
-        return _key(self.name, f"{self.text} {self.columns} {self.operands}")
+    def _whole(self) -> str:
+        return f"{self.text} {self.columns} {self.operands}"
 
 
 @dataclass(frozen=True)
-class BlockScale:
-    """A factor for the product of each `block_k` elements along K, in f32, before it is summed.
+class BlockScale(Part):
+    """A factor for the product of each `block_k` elements along K, in f32, before it is summed:
+    `(rm, rn, first_n, k, operands) -> factor`, which broadcasts to [BLOCK_M, BLOCK_N].
 
-    name: the `@triton.jit` device function `(rm, rn, first_n, k, operands) -> factor`, which
-        broadcasts to [BLOCK_M, BLOCK_N]: `rm` [BLOCK_M, 1] and `rn` [1, BLOCK_N] are row and column
-        numbers that lie inside of the matrix (0 in place of those outside), `first_n` is the
-        first column of the tile, `k` the first element along K.
-    text, operands: as of `Prologue`."""
+    `rm` [BLOCK_M, 1] and `rn` [1, BLOCK_N] are row and column numbers that lie inside of the matrix
+    (0 in place of those outside), `first_n` is the first column of the tile, `k` the first element
+    along K."""
 
-    name: str
-    text: str
-    operands: tuple[KernelParam, ...] = ()
     block_k: int = 128
 
     @property
-    def key(self) -> str:
-        """Tells block scales apart."""
-        text = f"{self.text} {self.block_k} {self.operands}"
-        return _key(self.name, text)
+    def _whole(self) -> str:
+        return f"{self.text} {self.block_k} {self.operands}"

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from gemm_templates.errors import InvalidProblem
-from gemm_templates.fused import BlockScale, Pick, Prologue
+from gemm_templates.fused import Part, Prologue
 from gemm_templates.plan import Plan, TemplateKernel, Workspace
 from gemm_templates.problem import BATCH_STRIDES, DIMS, STRIDES_OF, Config, Problem
 from gemm_templates.tensor_maps import Moves
@@ -234,7 +234,7 @@ def _ending(problem: Problem, call: Call, values: dict[str, str], whole: bool) -
     )
 
 
-def _before(problem: Problem) -> dict[str, Prologue | BlockScale | Pick]:
+def _before(problem: Problem) -> dict[str, Part]:
     """What happens before the sums, by the prefix of its arguments."""
     parts = {
         "PROLOGUE_A a": problem.prologue_a,
@@ -245,7 +245,7 @@ def _before(problem: Problem) -> dict[str, Prologue | BlockScale | Pick]:
     return {name: part for name, part in parts.items() if part is not None}
 
 
-def _beginning(problem: Problem, before: dict[str, Prologue | BlockScale | Pick]) -> str:
+def _beginning(problem: Problem, before: dict[str, Part]) -> str:
     found = []
     for name, part in before.items():
         function, prefix = name.split()

@@ -46,46 +46,47 @@ class TritonKernel:
 
 
 @dataclass(frozen=True)
-class PrologueSource:
-    """What makes an operand of a matmul from the tensor that is loaded for it, as a device function
-    `name(tile, r_outer, rk, first_k, mask, operands)`.
+class DeviceFunction:
+    """A kernel as a function that a template calls.
 
-    text: a Python module that defines it with `@triton.jit`. `tile`: the loaded elements, [BM, BK]
-    of `a` or [BK, BN] of `b`; `r_outer`: their rows of `a` or columns of `b`, `rk`: their places
-    along K from `first_k` on, a multiple of BK, both shaped to broadcast; `mask`: which are inside.
-    It returns the operand's elements, of the type `dtype`.
-    operands, args: as of `EpilogueSource`; names start with "a_" or "b_". bits: of the index
-    arithmetic. batched: the kernel runs over (batch, row, column), and the tuple `operands` starts
-    with the batch number."""
+    text: a Python module that defines `name` with `@triton.jit`.
+    operands: (name, kind) of what goes into the tuple `operands`, in order: buffers (`*f32`),
+    then sizes (`i32`, `i64`).
+    args: the same as the caller knows them: the name of a buffer, or a size symbol."""
 
     name: str
     text: str
     operands: tuple[tuple[str, str], ...]
     args: tuple[str | sympy.Expr, ...]
+
+
+@dataclass(frozen=True)
+class PrologueSource(DeviceFunction):
+    """What makes an operand of a matmul from the tensor that is loaded for it, as a device function
+    `name(tile, r_outer, rk, first_k, mask, operands)`.
+
+    `tile`: the loaded elements, [BM, BK] of `a` or [BK, BN] of `b`; `r_outer`: their rows of `a` or
+    columns of `b`, `rk`: their places along K from `first_k` on, a multiple of BK, both shaped to
+    broadcast; `mask`: which are inside. It returns the operand's elements, of the type `dtype`.
+    Names of operands start with "a_" or "b_". bits: of the index arithmetic. batched: the kernel
+    runs over (batch, row, column), and the tuple `operands` starts with the batch number."""
+
     dtype: str
     bits: int
     batched: bool = False
 
 
 @dataclass(frozen=True)
-class EpilogueSource:
+class EpilogueSource(DeviceFunction):
     """A matmul's epilogue as a device function `name(acc, rm, rn, mask, operands)`.
 
-    text: a Python module that defines it with `@triton.jit`. `acc`: f32 [BM, BN]; `rm` [BM, 1] and
-    `rn` [1, BN]: row and column numbers; `mask` [BM, BN]: which are inside. It returns the values
-    to be stored, of the element type `out_dtype`.
-    operands: (name, kind) of what goes into the tuple `operands`, in order: buffers (`*f32`),
-    then sizes (`i32`, `i64`).
-    args: the same as the caller knows them: the name of a buffer, or a size symbol.
+    `acc`: f32 [BM, BN]; `rm` [BM, 1] and `rn` [1, BN]: row and column numbers; `mask` [BM, BN]:
+    which are inside. It returns the values to be stored, of the element type `out_dtype`.
     out: the buffer that the template stores to; out_stride: its strides along (m, n).
     batched: the kernel runs over (batch, m, n), `out_stride` is along these, and the tuple
     `operands` starts with the batch number. bits: of the index arithmetic; with 64, `rm` and `rn`
     must be 64-bit integers."""
 
-    name: str
-    text: str
-    operands: tuple[tuple[str, str], ...]
-    args: tuple[str | sympy.Expr, ...]
     out: str
     out_dtype: str
     out_stride: tuple[sympy.Expr, ...]
@@ -94,19 +95,13 @@ class EpilogueSource:
 
 
 @dataclass(frozen=True)
-class ScoreSource:
+class ScoreSource(DeviceFunction):
     """What is computed of attention scores as a device function
     `name(<tiles>, batch, head, rm, rn, mask, operands)`.
 
-    text: a Python module that defines it with `@triton.jit`. The tiles: f32, [queries, keys], or
-    [keys, queries] if it was emitted so; `batch`, `head`: numbers; `rm`, `rn`: the queries and
-    keys, shaped to broadcast; `mask`: which are inside. It returns f32, of the shape of a tile.
-    operands, args: as of `EpilogueSource`."""
-
-    name: str
-    text: str
-    operands: tuple[tuple[str, str], ...]
-    args: tuple[str | sympy.Expr, ...]
+    The tiles: f32, [queries, keys], or [keys, queries] if it was emitted so; `batch`, `head`:
+    numbers; `rm`, `rn`: the queries and keys, shaped to broadcast; `mask`: which are inside. It
+    returns f32, of the shape of a tile."""
 
 
 def module(signature: str, lines: Sequence[str], kernel: Kernel) -> str:

@@ -17,7 +17,7 @@ from gemm_templates.attention.kernel import (
     start_of,
     store_rows,
 )
-from gemm_templates.attention.operands import KeyProgram, QueryProgram
+from gemm_templates.attention.operands import KeyProgram, Program
 
 
 @triton.jit
@@ -96,7 +96,7 @@ def gradient_of_queries(call):
         k_start = start_of(call.k, batch, head // call.shape.GROUP)
         v_start = start_of(call.v, batch, head // call.shape.GROUP)
         where = (batch, head, rows[:, None], queries, k_start, v_start)
-        program = QueryProgram(*where, grads, shift, delta[:, None])
+        program = Program(*where, grads, shift, delta[:, None])
         acc = tl.zeros([call.shape.queries.BLOCK, call.shape.inner.BLOCK], tl.float32)
         acc = over(query_step, acc, row, program, call, call.shape.keys, call.partial, call.full)
         acc = acc * call.scores.SCALE
@@ -149,7 +149,7 @@ def gradient_of_keys(call):
         grad_start = start_of(call.grad_out, batch, head)
         program = KeyProgram(batch, head, rn, keys, values, q_start, grad_start)
         state = over(
-            key_step, state, row, program, call, call.shape.queries, call.partial_q, call.full_q
+            key_step, state, row, program, call, call.shape.queries, call.q_partial, call.q_full
         )
     grad_k, grad_v = state
     if call.grad_k.ptr is not None:

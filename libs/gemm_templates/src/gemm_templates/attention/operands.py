@@ -76,47 +76,33 @@ class Blocks(NamedTuple):
 
 
 class Call(NamedTuple):
-    """All of one attention. logsumexp, maxima: of scores, to the base 2. partial, full: the blocks
-    of keys with a mask, and those without; where there are none, `partial` is all keys."""
+    """All of one attention. logsumexp, maxima: of scores, to the base 2. delta: memory for a number
+    a query. partial, full: the blocks of keys with a mask, and those without; where there are none,
+    `partial` is all keys. q_partial, q_full: likewise of queries."""
 
     q: Any
     k: Any
     v: Any
-    out: Any
-    logsumexp: Any
-    maxima: Any
     shape: Any
     scores: Any
-    partial: Any
-    full: Any
-
-
-class GradientCall(NamedTuple):
-    """The same, and gradients. delta: memory for a number a query. partial_q, full_q: the blocks of
-    queries."""
-
-    q: Any
-    k: Any
-    v: Any
-    out: Any
-    logsumexp: Any
-    grad_out: Any
-    grad_logsumexp: Any
-    delta: Any
-    grad_q: Any
-    grad_k: Any
-    grad_v: Any
-    shape: Any
-    scores: Any
-    partial: Any
-    full: Any
-    partial_q: Any
-    full_q: Any
+    out: Any = Heads()
+    logsumexp: Any = Heads()
+    maxima: Any = Heads()
+    grad_out: Any = Heads()
+    grad_logsumexp: Any = Heads()
+    delta: Any = Heads()
+    grad_q: Any = Heads()
+    grad_k: Any = Heads()
+    grad_v: Any = Heads()
+    partial: Any = Blocks()
+    full: Any = Blocks()
+    q_partial: Any = Blocks()
+    q_full: Any = Blocks()
 
 
 class Program(NamedTuple):
     """Where a program is: its batch, head and queries; their tile, and where keys and values of
-    their head begin."""
+    their head begin. For gradients: those of the results, and what is known of each row."""
 
     batch: Any
     head: Any
@@ -124,20 +110,9 @@ class Program(NamedTuple):
     queries: Any
     k_start: Any
     v_start: Any
-
-
-class QueryProgram(NamedTuple):
-    """The same, with the gradients of the results, and what is known of each row."""
-
-    batch: Any
-    head: Any
-    rm: Any
-    queries: Any
-    k_start: Any
-    v_start: Any
-    grads: Any
-    shift: Any
-    delta: Any
+    grads: Any = None
+    shift: Any = None
+    delta: Any = None
 
 
 class KeyProgram(NamedTuple):

@@ -95,49 +95,41 @@ class Config:
 
 @dataclass(frozen=True)
 class _Template:
-    """A function of `module`, which takes an `operands.<call>` of tensors and blocks: those that it
-    reads, and those that it writes."""
+    """A function of `module`: the tensors that it reads, and those that it writes, of its `Call`.
+    blocks: how the names of blocks begin, and what `Call` has for them. functions: how many of
+    `Scores` it takes."""
 
     module: str
     function: str
-    call: str
     reads: tuple[str, ...]
     writes: tuple[str, ...]
-    blocks: tuple[str, ...]
+    blocks: tuple[tuple[str, str], ...]
+    functions: int = 4
 
 
-_SLOTS = {
-    "Call": ("q", "k", "v", "out", "logsumexp", "maxima"),
-    "GradientCall": (
-        *("q", "k", "v", "out", "logsumexp", "grad_out", "grad_logsumexp"),
-        *("delta", "grad_q", "grad_k", "grad_v"),
-    ),
-}
-_BLOCKS = {"Call": ("", "full_"), "GradientCall": ("", "full_", "q_", "full_q_")}
+_KEYS = (("", "partial"), ("full_", "full"))
 TEMPLATES = {
     "forward": _Template(
         "kernel",
         "attention_forward",
-        "Call",
         ("q", "k", "v"),
         ("out", "logsumexp", "maxima"),
-        ("", "full_"),
+        _KEYS,
+        functions=2,
     ),
     "queries": _Template(
         "gradients",
         "gradient_of_queries",
-        "GradientCall",
         ("q", "k", "v", "out", "logsumexp", "grad_out", "grad_logsumexp"),
         ("delta", "grad_q"),
-        ("", "full_"),
+        _KEYS,
     ),
     "keys": _Template(
         "gradients",
         "gradient_of_keys",
-        "GradientCall",
         ("q", "k", "v", "logsumexp", "grad_out", "delta"),
         ("grad_k", "grad_v"),
-        ("q_", "full_q_"),
+        (("q_", "q_partial"), ("full_q_", "q_full")),
     ),
 }
 
@@ -199,9 +191,9 @@ def attention_kernel(
     "keys" `cdiv(keys, block_n) * heads of keys * batches`. Parameters: its tensors by their names,
     the operands of the functions, then the sizes that are names."""
     of = TEMPLATES[template]
-    blocks = [f"{prefix}{part}" for prefix in of.blocks for part in ("counts", "indices")]
+    blocks = [f"{prefix}{part}" for prefix, _ in of.blocks for part in ("counts", "indices")]
     tensors = {n: t for n, t in problem.tensors.items() if n in (*of.reads, *of.writes, *blocks)}
-    functions = problem.functions[: 2 if of.call == "Call" else 4]
+    functions = problem.functions[: of.functions]
     params = [KernelParam(n, f"*{t.dtype}", n in of.writes) for n, t in tensors.items()]
     changes = [f for f in dict.fromkeys(functions) if f is not None]
     params += dict.fromkeys(p for f in changes for p in f.operands)
@@ -212,7 +204,7 @@ def attention_kernel(
             "import triton",
             "import triton.language as tl",
             f"from gemm_templates.attention.{of.module} import {of.function}",
-            f"from gemm_templates.attention.operands import {of.call}, Blocks, Heads, Scores",
+            "from gemm_templates.attention.operands import Blocks, Call, Heads, Scores",
             "from gemm_templates.attention.operands import Shape, Side, Width",
             *(f.text.strip("\n") for f in changes),
             "",
@@ -220,7 +212,7 @@ def attention_kernel(
             "@triton.jit",
             f"def {name}({', '.join(p.name for p in params)}):",
             f"    {of.function}(",
-            f"        {of.call}(",
+            "        Call(",
             *(f"            {line}," for line in _arguments(problem, config, of, tensors)),
             "        )",
             "    )",
@@ -242,13 +234,17 @@ def _arguments(
     widths = [f"Width({n}, {_padded(n)})" for n in problem.columns]
     shape = (heads, group, *sides, *widths, f'"{problem.precision}"')
     scaled = problem.full is not None or problem.scale <= 0
-    functions = problem.functions[: 2 if of.call == "Call" else 4]
+    functions = problem.functions[: of.functions]
     scores = (problem.scale, scaled, *map(_function, functions))
     return [
-        *(tensors[n].text(n) if n in tensors else "Heads()" for n in _SLOTS[of.call]),
-        f"Shape({', '.join(map(str, shape))})",
-        f"Scores({', '.join(map(str, scores))})",
-        *(_blocks(problem, prefix, tensors) for prefix in _BLOCKS[of.call]),
+        *(f"{n}={t.text(n)}" for n, t in tensors.items() if n in (*of.reads, *of.writes)),
+        f"shape=Shape({', '.join(map(str, shape))})",
+        f"scores=Scores({', '.join(map(str, scores))})",
+        *(
+            f"{name}={_blocks(problem, prefix, tensors)}"
+            for prefix, name in of.blocks
+            if f"{prefix}counts" in tensors
+        ),
     ]
 
 
@@ -260,8 +256,6 @@ def _function(function: Function | None) -> str:
 
 def _blocks(problem: Attention, prefix: str, tensors: Mapping[str, Tensor]) -> str:
     names = f"{prefix}counts", f"{prefix}indices"
-    if names[0] not in tensors:
-        return "Blocks()"
     sizes = problem.blocks[::-1] if prefix.endswith("q_") else problem.blocks
     return f"Blocks({', '.join((*(tensors[n].text(n) for n in names), *map(str, sizes)))})"
 
