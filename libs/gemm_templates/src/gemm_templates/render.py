@@ -309,7 +309,6 @@ def template_digest() -> str:
     patterns = (
         "parts/*.py",
         "families/*/kernel.py",
-        "families/*/schedule.py",
         "*logues.py",
         "attention/*.py",
     )

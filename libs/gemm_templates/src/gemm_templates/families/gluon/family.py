@@ -180,7 +180,6 @@ def plan_of(problem: Problem, config: Config, multiplied: Config, name: str) -> 
         f"PARTS={config.parts}, BUFFERS={2 if twice else 1}, "
         f"BY_LINES={by_lines(problem, config)}, LINES={lines}, "
         f"SHARES={config.split_k if config.split_k > 1 else 0}), OVERLAP={config.overlap}"
-        f"{'' if problem.gate else ', b2=None'}"
     )
     halves = 1 if takes_turns(multiplied) else 2
     memory: tuple[Workspace, ...] = ()

@@ -75,7 +75,7 @@ def plan(problem: Problem, config: Config, name: str) -> Plan:
         f"BUFFERS={_buffers(problem, config)}, BY_LINES={gluon.by_lines(problem, config)}), "
         f"OVERLAP={config.overlap}"
     )
-    call = Call("gluon_batched", "gluon_batched_mm", flags, roles=True, batches=True, moves=moves)
+    call = Call("gluon", "gluon_mm", flags, roles=True, batches=True, moves=moves)
     return launched(problem, config, name, call)
 
 

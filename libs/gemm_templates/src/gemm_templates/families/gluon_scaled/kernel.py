@@ -38,8 +38,8 @@ def gluon_scaled_mm(a, b, sizes, tile, ending, beginning, pipeline, OVERLAP: gl.
         [
             (multiply_and_add, (0, memory, barriers, sizes, tile, ending, beginning, pipeline)),
             (multiply_and_add, (1, memory, barriers, sizes, tile, ending, beginning, pipeline)),
-            (load, (a, memory[0], barriers, sizes, tile, pipeline, True, 0, GROUPS)),
-            (load, (b, memory[1], barriers, sizes, tile, pipeline, False, 0, 1)),
+            (load, (a, memory[0], barriers, sizes, tile, None, pipeline, True, 0, GROUPS)),
+            (load, (b, memory[1], barriers, sizes, tile, None, pipeline, False, 0, 1)),
         ],
         [4, 1, 1],
         [MULTIPLIER, LOADER, LOADER],

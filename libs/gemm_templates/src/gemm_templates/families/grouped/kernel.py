@@ -44,12 +44,7 @@ def grouped_mm(
     b2_desc = descriptor_of(b2, sizes.BATCH, sizes.K, sizes.N, BLOCK_K, BLOCK_N)
     out_desc = descriptor_of(ending.out, sizes.BATCH, sizes.M, sizes.N, BLOCK_M, BLOCK_N // PARTS)
     numbers = tl.arange(0, groups.SPAN)
-    if JAGGED == "M":
-        whole = M
-    elif JAGGED == "N":
-        whole = N
-    else:
-        whole = K
+    whole = M if JAGGED == "M" else N if JAGGED == "N" else K
     ends = tl.load(groups.ends + numbers, mask=numbers < sizes.BATCH, other=0)
     ends = tl.minimum(tl.maximum(ends, 0), whole)
     others = (numbers > 0) & (numbers < sizes.BATCH)
@@ -99,25 +94,23 @@ def grouped_mm(
                 x = tl.where(rk[None, :] < left, x, 0.0)
                 y = tl.where(rk[:, None] < left, y, 0.0)
                 acc = multiply_add(x, y, acc, tile)
-        elif b2 is None:
-            for step in tl.range(0, tl.cdiv(K, BLOCK_K)):
-                k = step * BLOCK_K
-                x = load_tile(a_desc, group, first_m, k, a, BLOCK_M, BLOCK_K)
-                y = load_tile(b_desc, group, k, first_n, b, BLOCK_K, BLOCK_N)
-                acc = multiply_add(x, y, acc, tile)
         else:
-            acc2 = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+            if b2 is not None:
+                acc2 = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
             for step in tl.range(0, tl.cdiv(K, BLOCK_K)):
                 k = step * BLOCK_K
                 x = load_tile(a_desc, group, first_m, k, a, BLOCK_M, BLOCK_K)
                 y = load_tile(b_desc, group, k, first_n, b, BLOCK_K, BLOCK_N)
-                y2 = load_tile(b2_desc, group, k, first_n, b2, BLOCK_K, BLOCK_N)
+                if b2 is not None:
+                    y2 = load_tile(b2_desc, group, k, first_n, b2, BLOCK_K, BLOCK_N)
                 acc = multiply_add(x, y, acc, tile)
-                acc2 = multiply_add(x, y2, acc2, tile)
-            rm = (first_m + tl.arange(0, BLOCK_M))[:, None]
-            rn = (first_n + tl.arange(0, BLOCK_N))[None, :]
-            inside = (rm < end_m) & (rn < end_n)
-            acc = ending.GATE(acc, rm, rn, inside, ()) * acc2
+                if b2 is not None:
+                    acc2 = multiply_add(x, y2, acc2, tile)
+            if b2 is not None:
+                rm = (first_m + tl.arange(0, BLOCK_M))[:, None]
+                rn = (first_n + tl.arange(0, BLOCK_N))[None, :]
+                inside = (rm < end_m) & (rn < end_n)
+                acc = ending.GATE(acc, rm, rn, inside, ()) * acc2
         if STORE_TMA and JAGGED == "M":
             # A descriptor knows no end of a group: a tile that it ends in is stored by address.
             if first_m + BLOCK_M <= end_m:
