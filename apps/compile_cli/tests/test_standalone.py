@@ -183,7 +183,7 @@ def test_another_process_loads_it_without_tracing(saved: Path, tmp_path: Path) -
     """And operators of ours, if it calls some."""
     assert sums_at_once  # it describes the operator
     sums = torch.ops.aten_lowering.sum_at_once
-    graph = make_fx(lambda x: (sums(x, "none"),), tracing_mode="fake")(X)
+    graph = make_fx(lambda x: (sums(x, x, "none"),), tracing_mode="fake")(X)
     standalone_compile(graph, [X]).save(path=tmp_path / "calls")
     code = f"""
 import sys

@@ -500,12 +500,12 @@ def test_the_memory_of_a_copy_that_nobody_waited_for_is_safe() -> None:
 
 @pytest.mark.parametrize(
     ("count", "enabled", "made"),
-    [(4096, True, 1), (4096, False, 0), (1 << 20, True, 0), (3, True, 0)],
+    [(4096, True, True), (4096, False, False), (1 << 20, True, False), (3, True, False)],
 )
 def test_small_sums_over_ranks(
-    count: int, enabled: bool, made: int, monkeypatch: pytest.MonkeyPatch
+    count: int, enabled: bool, made: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One call for the start and the wait, of groups that share memory."""
+    """One call for the start and the wait, of groups that share memory; one part of it for all."""
     family, ours = torch.ops._c10d_functional, torch.ops.aten_lowering.sum_at_once.default
     shared = {"group"} if enabled else set()
     memory = SimpleNamespace(is_symm_mem_enabled_for_group=shared.__contains__)
@@ -514,9 +514,13 @@ def test_small_sums_over_ranks(
     x = graph.placeholder("x")
     with FakeTensorMode():
         x.meta["val"] = torch.empty(count, device="cuda")
-    start = graph.call_function(family.all_reduce.default, (x, "sum", "group"))
-    graph.output(graph.call_function(family.wait_tensor.default, (start,)))
+    for _ in range(2):
+        start = graph.call_function(family.all_reduce.default, (x, "sum", "group"))
+        y = graph.call_function(family.wait_tensor.default, (start,))
+        y.meta["val"], x = x.meta["val"], y
+    graph.output(x)
     sums_at_once.sums_at_once(graph)
     graph.lint()
     calls = [n.target for n in graph.nodes if n.op == "call_function"]
-    assert calls.count(ours) == made and len(calls) == (1 if made else 2)
+    parts = calls.count(torch.ops.aten_lowering.shared_part.default)
+    assert (calls.count(ours), parts, len(calls)) == ((2, 1, 3) if made else (0, 0, 4))

@@ -1,10 +1,11 @@
 """Small sums over ranks in one kernel, through memory that the GPUs of a host share.
 
-    r = all_reduce(x, "sum", group)     ->     w = sum_at_once(x, group)
-    w = wait_tensor(r)
+    r = all_reduce(x, "sum", group)     ->     s = shared_part(x, group)
+    w = wait_tensor(r)                         w = sum_at_once(s, x, group)
 
 Each rank writes its part where all can read it, and adds up the others': one launch, of which an
-all-reduce through a ring of messages takes several times as long. Only for groups for which torch's
+all-reduce through a ring of messages takes several times as long. Sums of one size and type take
+one part: the views that make it cost the host more than the sum. Only for groups for which torch's
 symmetric memory is enabled (`enable_symm_mem_for_group`), as it is, or is not, on every rank."""
 
 from typing import Any
@@ -22,30 +23,35 @@ _DTYPES = (torch.bfloat16, torch.float32)
 _SHARE = 16  # bytes that a thread moves at once
 
 
-def sum_at_once(x: Tensor, group: str) -> Tensor:
-    """The sum of what all ranks of a group give. Each call is one of all ranks."""
+def shared_part(like: Tensor, group: str) -> Tensor:
+    """A tensor of this form in the memory that the ranks of a group share, which is one."""
     memory = symmetric_memory()
     memory.get_symm_mem_workspace(group, MOST)
     workspace: Tensor = memory._group_name_to_workspace_tensor[group]
-    shared = workspace.view(x.dtype)[: x.numel()]
-    flat = x.reshape(-1)
-    flat = flat if flat.data_ptr() % _SHARE == 0 else flat.clone()
-    flat = torch.ops.symm_mem.one_shot_all_reduce_copy(shared, flat, "sum", group)
-    return flat.view(x.shape)  # type: ignore[no-any-return]  # an operator's
+    return workspace.view(like.dtype)[: like.numel()].view(like.shape)
 
 
-LIBRARY.define("sum_at_once(Tensor x, str group) -> Tensor")
-LIBRARY.impl("sum_at_once", sum_at_once, "CompositeExplicitAutograd")
-torch.library.register_fake(
-    "aten_lowering::sum_at_once",
-    lambda x, _: torch.empty_like(x, memory_format=torch.contiguous_format),
-    lib=LIBRARY,
-)
+def sum_at_once(shared: Tensor, x: Tensor, group: str) -> Tensor:
+    """The sum of what all ranks of a group give. Each call is one of all ranks."""
+    x = x if x.data_ptr() % _SHARE == 0 else x.clone()
+    out: Tensor = torch.ops.symm_mem.one_shot_all_reduce_copy(shared, x, "sum", group)
+    return out
+
+
+for made, taken in ((shared_part, "Tensor like"), (sum_at_once, "Tensor shared, Tensor x")):
+    LIBRARY.define(f"{made.__name__}({taken}, str group) -> Tensor")
+    LIBRARY.impl(made.__name__, made, "CompositeExplicitAutograd")
+    torch.library.register_fake(
+        f"aten_lowering::{made.__name__}",
+        lambda x, *_: torch.empty_like(x, memory_format=torch.contiguous_format),
+        lib=LIBRARY,
+    )
 
 
 def sums_at_once(graph: fx.Graph) -> None:
     """Changes the graph where it sums few numbers over the ranks of such a group."""
-    family = torch.ops._c10d_functional
+    family, own = torch.ops._c10d_functional, torch.ops.aten_lowering
+    parts: dict[Any, fx.Node] = {}
     for node in graph.find_nodes(op="call_function", target=family.all_reduce.default):
         x, kind, group = node.args
         (wait,) = node.users if len(node.users) == 1 else (None,)
@@ -53,7 +59,10 @@ def sums_at_once(graph: fx.Graph) -> None:
             continue
         if kind == "sum" and _is_small(x.meta["val"]) and _shares(group):
             with graph.inserting_before(node), x.meta["val"].fake_mode:
-                made = call(graph, torch.ops.aten_lowering.sum_at_once.default, x, group)
+                key = x.meta["val"].shape, x.meta["val"].dtype, group
+                part = parts.get(key) or call(graph, own.shared_part.default, x, group)
+                parts[key] = part
+                made = call(graph, own.sum_at_once.default, part, x, group)
             wait.replace_all_uses_with(made)
             graph.erase_node(wait)
             graph.erase_node(node)
