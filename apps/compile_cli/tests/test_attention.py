@@ -137,6 +137,18 @@ def test_dynamic_lengths_and_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
             torch.testing.assert_close(compiled(*given), want, rtol=1e-5, atol=1e-5)
 
 
+def test_a_size_that_a_function_of_scores_takes() -> None:
+    """Which no kernel does yet."""
+
+    def f(q: Tensor) -> Any:
+        return flex_attention(q, q, q, lambda s, b, h, i, j: s + (i + j) / q.shape[2])
+
+    compiled = torch.compile(f, backend="compile_cli", options=TEMPLATE, dynamic=True)
+    for length in (50, 70):
+        q = torch.randn(2, 2, length, 16)
+        torch.testing.assert_close(compiled(q), f(q), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("batches", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_shared_heads_and_a_mask_for_each(batches: int) -> None:
     def far(b: Any, h: Any, i: Any, j: Any) -> Any:

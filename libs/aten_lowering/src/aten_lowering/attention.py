@@ -138,11 +138,12 @@ def attention(
 
 def _check(call: Any, scale: object, taken: Sequence[Any]) -> None:
     fakes = [n.meta["val"] for n in call.args[:3]]
+    kept = [n.meta["val"] if isinstance(n, fx.Node) else n for n in taken]
+    require(all(isinstance(x, Tensor) for x in kept), "a captured number")
     require(all(x.dtype in _DTYPES for x in fakes), f"elements of {fakes[0].dtype}")
     require(len({x.dtype for x in fakes}) == 1, "tensors of several element types")
     require(isinstance(scale, float), f"a scale of {scale}")
-    require(all(isinstance(n, fx.Node) for n in taken), "a captured number")
-    devices = {x.device for x in (fakes[0], *(n.meta["val"] for n in taken))}
+    devices = {x.device for x in (fakes[0], *kept)}
     require(len(devices) == 1, f"tensors of {len(devices)} devices")
     if call.target is flex_attention_backward:
         require(call.args[5] is not None, "gradients of the logsumexp alone")
