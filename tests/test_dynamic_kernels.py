@@ -15,6 +15,7 @@ import compile_cli
 from compile_cli.cli.measure import relative_error
 from compile_cli.options import Options
 from loop_ir import Graph, Kernel
+from planner.plan import NodePlan
 from planner.select import HINT_RATIO, MAX_VARIANTS, select
 from symexpr import evaluate
 from triton_emit import default_schedule
@@ -92,3 +93,31 @@ def test_the_hint_and_the_ends_get_the_schedules_they_want(
             constants = dict(taken.define.constants)
             blocks = [v for k, v in constants.items() if k.startswith("X")]
             assert wanted.xblock in blocks or not blocks
+
+
+def test_places_take_32_bits_where_sizes_let_them(options: dict[str, Any]) -> None:
+    """And 64 where they do not, in a kernel of its own; the numbers are the same."""
+
+    def turned(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x.flip(1), scale_factor=3)
+
+    model = compile_cli.compile(
+        turned, (torch.randn(2, 3, 4, 5),), dynamic={0: {0, 1, 2, 3}}, options=options
+    )
+    plans = select(
+        model.graph.fused, Options(), lambda node, h: None, lambda node, h: pytest.fail("user")
+    )
+    (plan,) = (p for p in plans if isinstance(p, NodePlan) and len(p.choices) > 1)
+    *short, (last, long) = plan.choices
+    assert last is None and long.define.name.count("_long") == 1
+    assert "program_id(0).to(tl.int64)" in long.define.source
+    names = sorted(str(s) for s in plan.choices[0][0].free_symbols)
+    for size, fits in ((6, True), (100, True), (200, False), (3000, False)):
+        env = dict.fromkeys(names, size)
+        found = [choice for condition, choice in short if evaluate(condition, env)]
+        assert bool(found) == fits
+        for choice in found:
+            assert "program_id(0).to(tl.int64)" not in choice.define.source
+    for shape in ((2, 3, 4, 5), (1, 1, 1, 1), (3, 2, 17, 9)):
+        x = torch.randn(shape)
+        assert torch.equal(model(x), turned(x))

@@ -131,3 +131,39 @@ kernel k(
     x = np.arange(8, dtype=np.float32)
     a, b = (interpret_kernel(k, {"x": x})["y"] for k in (before, after))
     np.testing.assert_array_equal(a, b)
+
+
+WINDOWS = """
+kernel k(
+    x: f32[s0] cpu,
+    out y: f32[s0//4] cpu,
+):
+  where s0 in [4, *]
+  parallel i0 < s0//4:
+    once:
+      v0 = index i0*4 : i64
+      v1 = index i0*4 + {last} : i64
+      v2 = index s0 : i64
+      v3 = lt(v1, v2) : bool
+      v4 = load x[Min(i0*4 + {last}, s0 - 1)] if v3 else 7 : f32
+      v5 = index i0*4 + {last} + 1 : i64
+      v6 = minimum(v5, v2) : i64
+      v7 = sub(v6, v0) : i64
+      v8 = cast(v7) : f32
+      v9 = div(v4, v8) : f32
+      store y[i0] = v9
+"""
+
+
+@pytest.mark.parametrize(("last", "inside"), [(3, True), (4, False)])
+def test_windows_of_a_size_that_is_not_known(last: int, inside: bool) -> None:
+    """Those of `s0//4` whole windows end inside: nothing is tested, and each has four elements."""
+    before = parse_kernel(WINDOWS.format(last=last))
+    after = fold(before)
+    assert [s.mask is None for s in statements(after) if isinstance(s, Load)] == [inside]
+    numbers = [s.value for s in statements(after) if isinstance(s, Const)]
+    assert numbers == ([4.0] if inside else [])
+    for size in (4, 7, 8, 18):
+        x = np.arange(size, dtype=np.float32)
+        found = [interpret_kernel(k, {"x": x})["y"] for k in (before, after)]
+        np.testing.assert_array_equal(*found)

@@ -126,7 +126,7 @@ def test_triton_text(text, ranges, triton):
 def test_what_no_target_can_do_is_refused_by_name():
     with pytest.raises(OverflowRisk, match="beyond 64 bits"):
         to_triton(parse("a*b*n"), ranges=dict.fromkeys((A, B, N), (0, 2**31 - 1)))
-    fits = to_triton(parse("a*b*n"), ranges=dict.fromkeys((A, B, N), (0, 2**31 - 1)), fits=True)
+    fits = to_triton(parse("a*b*n"), ranges=dict.fromkeys((A, B, N), (0, 2**31 - 1)), fits=64)
     assert fits == "tl.cast(a, tl.int64)*b*n"
     with pytest.raises(OverflowRisk):
         to_cpp(sympy.Integer(2**64) + A)

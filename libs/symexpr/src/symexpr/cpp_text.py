@@ -63,7 +63,7 @@ class CppPrinter(FixedWidthPrinter):
     }
 
     def __init__(
-        self, int_type: str = "int64_t", ranges: Ranges | None = None, fits: bool = False
+        self, int_type: str = "int64_t", ranges: Ranges | None = None, fits: int = 0
     ) -> None:
         widths = {"int64_t": 64, "long": 64, "int32_t": 32, "int": 32}
         if int_type not in widths:
@@ -128,9 +128,7 @@ class CppPrinter(FixedWidthPrinter):
         return self.widen(self.call(names[type(e).__name__], self.visit(e.args[0])))
 
 
-def to_cpp(
-    e: Any, int_type: str = "int64_t", ranges: Ranges | None = None, fits: bool = False
-) -> str:
+def to_cpp(e: Any, int_type: str = "int64_t", ranges: Ranges | None = None, fits: int = 0) -> str:
     """C++ text; symbols are variables of `int_type`. See FixedWidthPrinter for ranges and fits.
 
     >>> from symexpr import parse, symbol

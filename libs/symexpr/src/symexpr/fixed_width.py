@@ -20,16 +20,18 @@ class FixedWidthPrinter(Printer):
     bits: the width in which symbols are held. With ranges, an operation that may leave 32 bits
     is done in 64, and OverflowRisk is raised for one that may leave 64; a symbol without a range
     may have any value of its width. Without ranges (None), the caller has shown that the width
-    is enough, and signs are unknown. fits: the caller has shown that 64 bits are enough, or that
-    only the value modulo 2**64 counts, as in an address: nothing is refused."""
+    is enough, and signs are unknown. fits: of how many bits the caller has shown that they are
+    enough, or that only the value modulo their power counts, as in an address: with 64 nothing is
+    refused, with 32 nothing is widened; 0: of none."""
 
     true, false = "true", "false"
 
-    def __init__(self, bits: int, ranges: Ranges | None, fits: bool = False) -> None:
+    def __init__(self, bits: int, ranges: Ranges | None, fits: int = 0) -> None:
         super().__init__()
         if bits not in (32, 64):
             raise UnsupportedByTarget(f"int{bits}", self.target, "integers are of 32 or 64 bits")
-        self.bits, self.wants_checks, self.fits = bits, ranges is not None, fits
+        self.bits, self.fits = bits, fits
+        self.wants_checks = ranges is not None and fits != 32
         self.ranges: dict[Any, Any] = dict(ranges or {})
         self.facts = self.given = facts(ranges)
         self.checked = self.wants_checks  # whether a value of the expression may be too wide

@@ -78,7 +78,7 @@ class TritonPrinter(FixedWidthPrinter):
         return self.widen(self.call(names[name], self.visit(e.args[0])))
 
 
-def to_triton(e: Any, int_bits: int = 32, ranges: Ranges | None = None, fits: bool = False) -> str:
+def to_triton(e: Any, int_bits: int = 32, ranges: Ranges | None = None, fits: int = 0) -> str:
     """Triton text; symbols hold integers of `int_bits`. See FixedWidthPrinter for ranges, and for
     what a caller says with `fits`.
 

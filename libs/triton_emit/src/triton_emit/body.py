@@ -25,6 +25,7 @@ from triton_emit.errors import UnsupportedDType
 from triton_emit.host_parts import host_parts
 from triton_emit.names import Namer
 from triton_emit.scalar_ops import ScalarOps
+from triton_emit.schedule.record import index_bits
 from triton_emit.tiles import Tile, rewritten
 from triton_emit.values import ATOM, BIT_AND, TL_TYPES, Value, in_memory, literal, typed
 
@@ -96,6 +97,8 @@ class Writer:
     def __init__(self, kernel: Kernel, bits: int) -> None:
         self.kernel = kernel
         self.bits = bits
+        # whoever asks for 32 bits where ranges are open has asked `size_in_32_bits`
+        self.fits = 32 if bits == 32 and index_bits(kernel) == 64 else 64
         self.params = Params(kernel)
         inner = any(p.axes for p in kernel.phases)
         quotients = sum(isinstance(s, Compute) and s.op == "div" for s in statements(kernel))
@@ -131,7 +134,7 @@ class Writer:
         """An expression of sizes only. Tensors of such sizes exist, so they fit in 64 bits; so do
         their places, which `index` writes."""
         names, ranges = self._sizes(e)
-        return to_triton(e.xreplace(names), self.bits, ranges, fits=True)
+        return to_triton(e.xreplace(names), self.bits, ranges, self.fits)
 
     def _sizes(
         self, e: sympy.Expr, known: frozenset[sympy.Symbol] = frozenset()
@@ -175,7 +178,7 @@ class Writer:
                 ranges[part] = (0, None if high is None else max(high - 1, 0))
             self._define_parts(tile)
         own, more = self._sizes(e, frozenset(names) | frozenset(ranges))
-        text = to_triton(e.xreplace(names | own), self.bits, ranges | more, fits=True)
+        text = to_triton(e.xreplace(names | own), self.bits, ranges | more, self.fits)
         return text, frozenset(axes)
 
     def _define_parts(self, tile: Tile) -> None:

@@ -8,13 +8,15 @@ import sympy
 import symexpr
 from loop_ir.ir.names import Name, renamed
 from loop_ir.ir.nodes import Compute, Const, Graph, Index, Kernel, Load, Stmt, Store
-from loop_ir.ir.rewrite import RangeItems, map_kernels, ranges_of, simplify_with
+from loop_ir.ir.rewrite import map_kernels, ranges_of, simplify_with
 from loop_ir.passes.dead_code import drop_dead_statements
 from tensor_ir import DType
 
 _TESTS = ("lt", "le", "gt", "ge", "eq", "ne")
 # What places are counted in, which hold all of them.
 _SIGNED = (DType.i32, DType.i64)
+# Integers that f32 holds.
+_EXACT = 1 << 24
 
 
 class FoldTests:
@@ -31,11 +33,12 @@ def fold(kernel: Kernel) -> Kernel:
     """The kernel without what no point of it does, and without masks that hold at all points:
 
     i0 < 8: m = ge(index 2*i0 + 1, 0); v = load x[i0] if m else 0  ->  v = load x[i0]
+    i0 < s0//4: m = lt(index 4*i0 + 3, s0)                         ->  m = const true
     m = lt(index i0, -1); v = load x[i0] if m else 0               ->  v = const 0
     m = const true; v = where(m, a, b), or v = where(n, a, a)      ->  a for v
     v = add(const 0.0, const 0.0)                                  ->  const 0.0 for v
     """
-    folding = _Folding(ranges_of(kernel))
+    folding = _Folding(kernel)
     phases = tuple(
         replace(p, body=tuple(s for t in p.body if (s := folding.statement(t)) is not None))
         for p in kernel.phases
@@ -48,8 +51,10 @@ def fold(kernel: Kernel) -> Kernel:
 class _Folding:
     """What is known of the values so far: places, decided tests, and those that are another."""
 
-    def __init__(self, ranges: RangeItems) -> None:
-        self.ranges = ranges
+    def __init__(self, kernel: Kernel) -> None:
+        self.ranges = ranges_of(kernel)
+        axes = (*kernel.axes, *(a for p in kernel.phases for a in p.axes))
+        self.ends = {a.symbol: (0, a.extent - 1) for a in axes if a.extent.free_symbols}
         self.places: dict[str, sympy.Expr] = {}
         self.known: dict[str, bool] = {}
         self.zeros: set[str] = set()
@@ -102,8 +107,8 @@ class _Folding:
             for one, other in (stmt.args, stmt.args[::-1]):
                 if one in self.unsigned and other in self.zeros:
                     taken = one
-        elif stmt.op == "cast" and stmt.dtype in _SIGNED and stmt.args[0] in self.places:
-            self.places[stmt.out] = self.places[stmt.args[0]]
+        elif stmt.dtype in (*_SIGNED, DType.f32) and all(a in self.places for a in stmt.args):
+            return self._place(stmt, *(self.places[a] for a in stmt.args))
         if taken is not None:
             self.names[stmt.out] = taken
         elif value is not None:
@@ -113,9 +118,32 @@ class _Folding:
         self.changed = True
         return None if taken is not None else Const(stmt.out, bool(value), stmt.dtype)
 
+    def _place(self, stmt: Compute, a: sympy.Expr, b: sympy.Expr = sympy.S.Zero) -> Stmt | None:
+        """What is counted of places: `minimum(index 4*i0 + 4, s0)` is the first where i0 < s0//4,
+        and less the start of its window 4."""
+        if stmt.op in ("minimum", "maximum"):
+            first = self._decided("le" if stmt.op == "minimum" else "ge", a, b)
+            if first is None:
+                return stmt
+            self.changed = True
+            self.names[stmt.out] = stmt.args[0 if first else 1]
+            return None
+        if stmt.op not in ("cast", "add", "sub", "mul"):
+            return stmt
+        place = sympy.expand(a * b if stmt.op == "mul" else a - b if stmt.op == "sub" else a + b)
+        if stmt.dtype in _SIGNED:
+            self.places[stmt.out] = place
+        if stmt.op == "cast" and stmt.dtype in _SIGNED:
+            return stmt
+        if not (place.is_Integer and abs(place) <= _EXACT):
+            return stmt
+        self.changed = True
+        value = int(place)
+        return Const(stmt.out, value if stmt.dtype in _SIGNED else float(value), stmt.dtype)
+
     def _decided(self, op: str, a: sympy.Expr, b: sympy.Expr) -> bool | None:
         apart = simplify_with(sympy.expand(a - b), self.ranges)
-        low, high = symexpr.bounds(apart, dict(self.ranges))
+        low, high = symexpr.bounds(apart, {**dict(self.ranges), **self.ends})
         below = True if high is not None and high < 0 else None
         below = False if low is not None and low >= 0 else below
         above = True if low is not None and low > 0 else None

@@ -9,6 +9,7 @@ from triton_emit.schedule.h200 import MULTIPROCESSORS
 from triton_emit.schedule.held import WIDEST_ROW, cut_rows
 from triton_emit.schedule.loops import MOST_AHEAD
 from triton_emit.schedule.record import (
+    FITS,
     INT32_MAX,
     Kind,
     Schedule,
@@ -16,6 +17,7 @@ from triton_emit.schedule.record import (
     next_power_of_two,
     passes_32_bits,
     piece_of,
+    size_in_32_bits,
 )
 from triton_emit.schedule.traits import (
     can_loop,

@@ -1,17 +1,20 @@
 """A schedule as data, and the width of its index arithmetic."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import sympy
 
-from loop_ir import Indirect, Kernel
+from loop_ir import Indirect, Kernel, Symbol
 from loop_ir.ir import expression, ranges_of, statements
-from symexpr import Ranges, bounds
+from symexpr import Max, Ranges, bounds
 
 Kind = Literal["flat", "tiled", "persistent", "looped"]
 INT32_MAX = 2**31 - 1
+FITS = INT32_MAX - 65536  # a tile overhangs what it covers
+# Functions whose values, whatever their arguments, lie no farther from 0 than the sum of these.
+_NEVER_LARGER = frozenset(("Min", "Max", "FloorDiv", "CeilDiv", "Mod"))
 # Pieces of rows from this many elements on begin at multiples of so many.
 _LONG_PIECE, _ALIGNED = 1024, 128
 
@@ -64,19 +67,66 @@ def index_bits(kernel: Kernel) -> Literal[32, 64]:
     """64 when an index, or a count of points, can pass 2**31 - 1 within the symbols' ranges.
 
     A tile overhangs its last row by less than a block, hence the margin."""
-    ranges = dict(ranges_of(kernel))
-    all_axes = {a for phase in kernel.phases for a in [phase.axes]} | {kernel.axes}
+    return 64 if passes_32_bits(_counted(kernel), dict(ranges_of(kernel))) else 32
+
+
+def _counted(kernel: Kernel) -> list[sympy.Expr]:
+    """Counts of points, extents of places that are data, and indices."""
+    all_axes = {phase.axes for phase in kernel.phases} | {kernel.axes}
     counts = [sympy.Mul(*(a.extent for a in axes)) for axes in all_axes]
     body = list(statements(kernel))
     extents = [s.extent for s in body if isinstance(s, Indirect)]
-    exprs = (e for e in map(expression, body) if e is not None)
-    return 64 if passes_32_bits([*counts, *extents, *exprs], ranges) else 32
+    return [*counts, *extents, *(e for e in map(expression, body) if e is not None)]
+
+
+def size_in_32_bits(kernel: Kernel) -> sympy.Expr | None:
+    """A sum of products of sizes: where that is at most `FITS`, 32 bits hold all that a kernel's
+    index arithmetic meets. None where no such sum is known.
+
+    i0 < s0, i1 < s1: y[i0*s1 + i1] = x[i1*s0 + i0]  ->  s0*s1 + s0 + s1"""
+    extents = {a.symbol: a.extent for axes in (kernel.axes, *(p.axes for p in kernel.phases))
+               for a in axes}  # fmt: skip
+    extents |= {s.symbol: s.extent for s in statements(kernel) if isinstance(s, Indirect)}
+    if any(s.low is None or s.low < 0 for s in kernel.symbols):
+        return None
+    most: dict[sympy.Expr, int] = {}
+    for e in (*_counted(kernel), *map(_symbol, kernel.symbols)):
+        size = _size(e, extents)
+        if size is None:
+            return None
+        for term, number in sympy.expand(size).as_coefficients_dict().items():
+            most[term] = max(most.get(term, 0), int(number))
+    least = {s: Max(1, s) for s in map(_symbol, kernel.symbols)}  # no factor hides another
+    return sympy.Add(*(number * term for term, number in most.items())).xreplace(least)
+
+
+def _symbol(size: Symbol) -> sympy.Symbol:
+    return sympy.Symbol(size.name, integer=True)
+
+
+def _size(e: sympy.Expr, extents: Mapping[sympy.Symbol, sympy.Expr]) -> sympy.Expr | None:
+    """What neither an expression of sizes and axes nor any part of it passes, whatever its sign."""
+    if e.is_Integer:
+        return abs(e)
+    if e.is_Symbol:
+        return _size(extents[e], extents) if e in extents else e
+    if e.is_Pow and e.exp.is_Integer and e.exp > 0:
+        base = _size(e.base, extents)
+        return None if base is None else base**e.exp
+    parts = [_size(a, extents) for a in e.args]
+    if None in parts:
+        return None
+    if e.is_Mul:
+        return sympy.Mul(*parts)
+    if e.is_Add or type(e).__name__ in _NEVER_LARGER:
+        return sympy.Add(*parts)
+    return None
 
 
 def passes_32_bits(values: Iterable[sympy.Expr], ranges: Ranges) -> bool:
     """Whether one of these may, with the margin, pass 2**31 - 1."""
     for e in values:
         low, high = bounds(e, ranges)
-        if low is None or high is None or high > INT32_MAX - 65536 or low < -INT32_MAX:
+        if low is None or high is None or high > FITS or low < -INT32_MAX:
             return True
     return False
