@@ -108,10 +108,11 @@ def test_places_take_32_bits_where_sizes_let_them(options: dict[str, Any]) -> No
         model.graph.fused, Options(), lambda node, h: None, lambda node, h: pytest.fail("user")
     )
     (plan,) = (p for p in plans if isinstance(p, NodePlan) and len(p.choices) > 1)
-    *short, (last, long) = plan.choices
+    choices: Any = plan.choices
+    *short, (last, long) = choices
     assert last is None and long.define.name.count("_long") == 1
     assert "program_id(0).to(tl.int64)" in long.define.source
-    names = sorted(str(s) for s in plan.choices[0][0].free_symbols)
+    names = sorted(str(s) for s in choices[0][0].free_symbols)
     for size, fits in ((6, True), (100, True), (200, False), (3000, False)):
         env = dict.fromkeys(names, size)
         found = [choice for condition, choice in short if evaluate(condition, env)]
