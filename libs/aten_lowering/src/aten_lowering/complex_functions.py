@@ -42,17 +42,24 @@ def _exp(x: Pair) -> Pair:
     return real, torch.where(x[1] == 0, x[1], imaginary)
 
 
-def _one_more(x: Pair) -> Pair:
-    """`1 + exp(-x)`."""
-    real, imaginary = _exp((-x[0], -x[1]))
-    return 1 + real, imaginary
+def _sigmoid(x: Pair, times: Pair | None = None) -> Any:
+    """`1 / (1 + exp(-x))`, on the left `exp(x) / (1 + exp(x))`, of which none is infinite."""
+    left = x[0] < 0
+    small = _exp(selection(left, x, (-x[0], -x[1])))
+    first = (1.0, 0.0) if times is None else times
+    above = selection(left, small if times is None else product(times, small), first)
+    return _quotient(above, (1 + small[0], small[1]))
 
 
 def _log(x: Pair) -> Pair:
-    """Of magnitudes near 1 by what is left of their squares."""
+    """Of magnitudes near 1 by what is left of their squares; of those at the ends of the range by
+    that of a number between."""
     size, large = torch.hypot(*x), torch.maximum(x[0].abs(), x[1].abs())
-    halves = torch.hypot(x[0] / 2, x[1] / 2).log() + math.log(2)
-    wide = torch.where(size.isinf(), halves, size.log())
+    tiny = large < torch.finfo(large.dtype).tiny * 2**30
+    scale = torch.where(tiny, 2.0**64, 0.5).to(large.dtype)
+    other = torch.hypot(x[0] * scale, x[1] * scale).log()
+    other = other + torch.where(tiny, -64 * math.log(2), math.log(2)).to(large.dtype)
+    wide = torch.where(size.isinf() | tiny, other, size.log())
     small = torch.minimum(x[0].abs(), x[1].abs())
     near = torch.log1p((large - 1) * (large + 1) + small * small) / 2
     return torch.where((size > 0.5) & (size < 2), near, wide), torch.atan2(x[1], x[0])
@@ -140,7 +147,8 @@ def _atanh(x: Pair) -> Pair:
     near = torch.where((large == 1) & (b.abs() < 1e-9), (math.log(2) - b.abs().log()) / 2, near)
     real = torch.where(size > 1e8, torch.where(size.isinf(), 0, large / size / size), near)
     angle = torch.atan2(2 * b, (1 - a) * (1 + a) - b.square()) / 2
-    angle = torch.where(size > 1e8, torch.copysign(torch.full_like(b, math.pi / 2), b), angle)
+    far = math.pi / 2 - torch.where(size.isinf(), 0, b.abs() / size / size)
+    angle = torch.where(size > 1e8, torch.copysign(far, b), angle)
     return torch.where(a == 0, a, torch.copysign(real, a)), torch.where(b.isnan(), b, angle)
 
 
@@ -152,8 +160,8 @@ def _expm1(x: Pair) -> Pair:
 def _log1p(x: Pair) -> Pair:
     a, b = x
     small = torch.log1p(a * (2 + a) + b * b) / 2
-    size = torch.where(torch.hypot(a, b) < 0.5, small, torch.hypot(a + 1, b).log())
-    return size, torch.atan2(b, a + 1)
+    size, angle = _log((a + 1, b))
+    return torch.where(torch.hypot(a, b) < 0.5, small, size), angle
 
 
 def _power(x: Pair, y: Pair) -> Any:
@@ -165,8 +173,10 @@ def _power(x: Pair, y: Pair) -> Any:
         if not (x[0] or x[1]):
             return NotImplemented
         number = cmath.log(complex(*x))
+        if not number.imag:
+            return _exp((y[0] * number.real, y[1] * number.real))
         return _exp(product(y, (number.real, number.imag)))
-    x = x[0], x[1] + torch.zeros_like(x[0])
+    x = x[0], x[1] if isinstance(x[1], Tensor) else torch.full_like(x[0], x[1])
     real, imaginary = _exp(product(_log(x), y))
     none = (x[0] == 0) & (x[1] == 0)
     return selection(none & (y[0] > 0), (0.0, 0.0), (real, imaginary))
@@ -189,8 +199,7 @@ _FUNCTIONS: dict[OpOverload, Callable[[Pair], Any]] = {
     aten.log.default: _log,
     aten.log2.default: lambda x: tuple(part / math.log(2) for part in _log(x)),
     aten.log10.default: lambda x: tuple(part / math.log(10) for part in _log(x)),
-    aten.sigmoid.default: lambda x: _inverse(_one_more(x)),
-    aten.silu.default: lambda x: _quotient(x, _one_more(x)),
+    aten.sigmoid.default: _sigmoid, aten.silu.default: lambda x: _sigmoid(x, x),
     aten.sinh.default: functools.partial(_hyperbolic, even=False),
     aten.cosh.default: functools.partial(_hyperbolic, even=True), aten.tanh.default: _tanh,
     aten.sin.default: _turned(functools.partial(_hyperbolic, even=False)),

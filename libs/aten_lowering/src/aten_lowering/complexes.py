@@ -75,6 +75,14 @@ def pair(x: Any, kind: torch.dtype) -> Pair:
     return real, -imaginary if x.is_conj() else imaginary
 
 
+def pairs(x: Tensor, kind: torch.dtype) -> Tensor:
+    """Both parts in a last dimension, as they lie if they do."""
+    if x.is_complex() and not x.is_conj() and _PARTS[x.dtype] is kind:
+        return torch.view_as_real(x)
+    real, imaginary = pair(x, kind)
+    return torch.stack([real, imaginary + torch.zeros_like(real)], -1)
+
+
 def joined(real: Tensor, imaginary: Tensor) -> Tensor:
     """Both parts as complex numbers."""
     return torch.view_as_complex(torch.stack(aten.broadcast_tensors.default([real, imaginary]), -1))
@@ -241,6 +249,18 @@ def _by_parts(*ops: OpOverload) -> None:
             kind = _PARTS.get(functools.reduce(torch.promote_types, kinds))
             if kind is None:
                 return NotImplemented
+            if op in _STORED:  # one buffer, not one of each part
+
+                def whole(x: Any) -> Any:
+                    turns = isinstance(x, Tensor) and (x.is_complex() or id(x) in real)
+                    return pairs(x, kind) if turns else x
+
+                rest = args[1:]
+                if op is aten.flip.default:
+                    rest = ([d % args[0].dim() for d in args[1]] if args[0].dim() else [],)
+                made = op(*pytree.tree_map(whole, (args[0], *rest)), **named)
+                made = made if made.stride(-1) == 1 else made.contiguous()
+                return laid_as_fake(torch.view_as_complex(made), op, *args, **named)
 
             def part(x: Any, which: int) -> Any:
                 if isinstance(x, Tensor) and x.is_complex():
@@ -264,6 +284,11 @@ def _by_parts(*ops: OpOverload) -> None:
         COMPLEX[op] = rule(op)
 
 
+# What is stored as it is read; of dimensions from the front.
+_STORED = {
+    aten.flip.default, aten.copy.default, aten.clone.default, aten.alias_copy.default,
+    aten.index_put.default, aten._unsafe_index_put.default,
+}  # fmt: skip
 _VALUES = ("value", "fill_value")
 _REAL = (*_VALUES, "index", "indices", "mask")  # what may be real beside complex numbers
 _by_parts(
