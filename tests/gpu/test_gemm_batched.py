@@ -16,7 +16,7 @@ from gemm_templates import (
     device_info,
     grouped_mm,
 )
-from gemm_templates.epilogues import GELU, RELU, group_bias_of, scale_and_add_of
+from gemm_templates.epilogues import GELU, RELU, alpha_beta_of, group_bias_of
 from gemm_templates.families.batched_tma import family as batched_tma
 from gemm_templates.families.gluon_batched import family as gluon_batched
 from gemm_templates.families.grouped import family as grouped
@@ -117,7 +117,7 @@ def test_every_config_of_a_batch(name, pool):
 def test_every_config_with_an_epilogue_that_knows_the_batch(pool):
     problem = case(5, 200, 264, 72)
     added = torch.randn(5, 200, 264, device="cuda").bfloat16()
-    epilogue = scale_and_add_of("bf16", added.stride(), 0.5, -2.0, True)
+    epilogue = alpha_beta_of("bf16", added.stride(), True)
     problem = case(5, 200, 264, 72, epilogue=epilogue)
     a, b, out, _ = tensors(problem)
     expected = 0.5 * added.double() - 2 * (a.double() @ b.double())
@@ -125,7 +125,7 @@ def test_every_config_with_an_epilogue_that_knows_the_batch(pool):
     assert len(configs) >= 8
     for run in [bind(problem, config, pool=pool) for config in configs]:
         out.fill_(float("nan"))
-        run(Inputs(a, b, out, None, (added,)))
+        run(Inputs(a, b, out, None, (-2.0, 0.5, added)))
         check(out, expected, "bf16")
 
 

@@ -112,38 +112,25 @@ def residual(acc, rm, rn, mask, operands):
 
 @triton.jit
 def times_alpha(acc, rm, rn, mask, operands):
-    """operands: the factor."""
-    return acc * operands[0]
+    """operands: the factor, after the number of the product if there is one."""
+    return acc * operands[-1]
 
 
 @triton.jit
-def scale(acc, rm, rn, mask, operands, ALPHA: tl.constexpr):
-    """`ALPHA * acc`."""
-    return ALPHA * acc
-
-
-@triton.jit
-def alpha_beta(
-    acc, rm, rn, mask, operands, ROW: tl.constexpr, COLUMN: tl.constexpr, WIDE: tl.constexpr
-):
-    """operands: alpha, beta, the pointer to what is added."""
-    alpha, beta, added = operands
+def alpha_beta(acc, rm, rn, mask, operands, BATCH: tl.constexpr, ROW: tl.constexpr,
+               COLUMN: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
+    """operands: the number of the product if there is a BATCH, alpha, beta, the pointer to what is
+    added."""
+    if BATCH is None:
+        alpha, beta, added = operands
+    else:
+        number, alpha, beta, added = operands
+        added += number * BATCH
     if WIDE:
         rm = rm.to(tl.int64)
         rn = rn.to(tl.int64)
     value = tl.load(added + (rm * ROW + rn * COLUMN), mask=mask, other=0.0)
     return alpha * acc + beta * value.to(tl.float32)
-
-
-@triton.jit
-def scale_and_add(acc, rm, rn, mask, operands, BATCH: tl.constexpr, ROW: tl.constexpr,
-                  COLUMN: tl.constexpr, ALPHA: tl.constexpr, BETA: tl.constexpr):  # fmt: skip
-    """operands: the number of the product, the pointer to what is added."""
-    batch, pointer = operands
-    rows = pointer + batch * BATCH
-    places = rows + (rm.to(tl.int64) * ROW + rn.to(tl.int64) * COLUMN)
-    value = tl.load(places, mask=mask, other=0.0)
-    return ALPHA * acc + BETA * value.to(tl.float32)
 
 
 @triton.jit
@@ -260,37 +247,26 @@ def group_bias_of(n: int, stride: tuple[int, ...]) -> Epilogue:
     return replace(bias, batched=True)
 
 
-def scaled_by_of() -> Epilogue:
+def scaled_by_of(batched: bool) -> Epilogue:
     """`alpha * acc`. Operand: the run-time number `alpha`."""
-    return replace(_builtin("times_alpha", (KernelParam("alpha", "f32"),), work=1), free=True)
+    made = _builtin("times_alpha", (KernelParam("alpha", "f32"),), work=1)
+    return replace(made, batched=batched, free=not batched)
 
 
-def alpha_beta_of(dtype: str, stride: tuple[int, int], wide: bool) -> Epilogue:
-    """`alpha * acc + beta * added`, which has the strides of the whole result (0: broadcast); wide:
-    64-bit offsets. Operands: the numbers `alpha`, `beta`, the pointer `bias_ptr`."""
+def alpha_beta_of(dtype: str, stride: tuple[int, ...], wide: bool) -> Epilogue:
+    """`alpha * acc + beta * added`, which has the strides of the whole result (0: broadcast), with
+    that of a batch first if it is one; wide: 64-bit offsets. Operands: the numbers `alpha`, `beta`,
+    the pointer `bias_ptr`."""
     operands = (
         KernelParam("alpha", "f32"),
         KernelParam("beta", "f32"),
         KernelParam("bias_ptr", f"*{dtype}"),
     )
-    size = ITEMSIZE[dtype]
-    return _with_constants(
-        "alpha_beta", (*stride, wide), operands, work=6, bytes_per_element=size, free=True
-    )
-
-
-def scale_and_add_of(
-    dtype: str, stride: tuple[int, ...], beta: float, alpha: float, aligned: bool
-) -> Epilogue:
-    """`alpha * acc + beta * added[batch, m, n]`, all but the pointer `added` literals of the text;
-    it is not read where beta is 0. aligned: it begins at a multiple of 16 bytes."""
-    if not beta:
-        return _with_constants("scale", (alpha,), (), work=1)
-    pointer = KernelParam("added", f"*{dtype}", aligned=aligned)
-    size = ITEMSIZE[dtype] if all(stride) else 0
-    constants = (*stride, alpha, beta)
-    added = _with_constants("scale_and_add", constants, (pointer,), work=5, bytes_per_element=size)
-    return replace(added, batched=True)
+    *batch, row, column = stride
+    constants = (batch[0] if batch else None, row, column, wide)
+    size = ITEMSIZE[dtype] if all(stride) or not batch else 0
+    made = _with_constants("alpha_beta", constants, operands, work=6, bytes_per_element=size)
+    return replace(made, batched=bool(batch), free=not batch)
 
 
 def kept_then(act: Epilogue, dtype: str, columns: int) -> Epilogue:

@@ -46,16 +46,8 @@ def arguments(
     workspaces: Mapping[str, torch.Tensor] | None = None,
 ) -> tuple[Any, ...]:
     """`inputs` in the order of the kernel's parameters. Raises InvalidArguments."""
-    values = {
-        **_tensors(problem, _operand_names(problem), inputs),
-        **(workspaces or {}),
-        **problem.dims(),
-    }
-    missing = [p.name for p in kernel.source.params if values.get(p.name) is None]
-    if missing:
-        raise InvalidArguments(f"{problem}: no tensor for {missing}")
-    values = kernel.described(values)
-    return tuple(values[p.name] for p in kernel.source.params)
+    values = _tensors(problem, _operand_names(problem), inputs) | dict(workspaces or {})
+    return tuple(_Order(problem, kernel).filled(values, problem.m))
 
 
 # Of `Inputs`: single tensors, each the parameter of its name.
@@ -184,27 +176,22 @@ class _Order:
     def __init__(self, problem: Problem, kernel: TemplateKernel) -> None:
         dims = problem.dims()
         names = [param.name for param in kernel.source.params]
-        maps = dict(kernel.maps)
+        mapped = dict(kernel.maps)
         self.problem = problem
         self.fixed = [dims.get(name) for name in names]
         self.rows = names.index("M") if "M" in names else None
         moving = [(place, name) for place, name in enumerate(names) if name not in dims]
-        self.moving = [(place, name) for place, name in moving if name not in maps]
-        self.mapped = [(place, name) for place, name in moving if name in maps]
+        self.moving = [(place, name, name in mapped) for place, name in moving]
         self.maps = TensorMaps(kernel.maps, dims)
 
     def filled(self, values: Mapping[str, Any], m: int) -> list[Any]:
         """The arguments for m rows. Raises InvalidArguments."""
         out: list[Any] = self.fixed.copy()
-        for place, name in self.moving:
-            value = out[place] = values[name]
+        for place, name, mapped in self.moving:
+            value = values.get(name)
             if value is None:
                 raise InvalidArguments(f"{self.problem}: no tensor for {name!r}")
-        for place, name in self.mapped:
-            value = values[name]
-            if value is None:
-                raise InvalidArguments(f"{self.problem}: no tensor for {name!r}")
-            out[place] = self.maps(name, value, m)
+            out[place] = self.maps(name, value, m) if mapped else value
         if self.rows is not None:
             out[self.rows] = m
         return out

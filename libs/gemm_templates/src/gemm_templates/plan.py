@@ -1,8 +1,7 @@
 """The launches that a config becomes: plain data, from which hosts of any kind launch."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from triton_rt import KernelSource, MapPlan
 
@@ -73,12 +72,6 @@ class TemplateKernel:
     flat: bool = False
     maps: Maps = ()
     shares: int = 1
-
-    def described(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """`values` by parameter and by name of `DIMS`, tensors as `TensorMap`s where the kernel
-        takes descriptors."""
-        found = {name: plan.bind(values[name], values) for name, plan in self.maps}
-        return {**values, **found}
 
     def grid(self, m: int, n: int) -> tuple[int, int, int]:
         """The grid of a launch for a result of [m, n]."""

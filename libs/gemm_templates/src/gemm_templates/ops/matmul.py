@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gemm_templates.dtypes import NAMES
-from gemm_templates.epilogues import alpha_beta_of, residual_of, scale_and_add_of, scaled_by_of
+from gemm_templates.epilogues import alpha_beta_of, residual_of, scaled_by_of
 from gemm_templates.errors import InvalidArguments
 from gemm_templates.fused import Epilogue
 from gemm_templates.launch import Inputs
@@ -208,17 +208,16 @@ def _ending(tensors: Tensors, options: Options, out: Tensor) -> _Ending:
     """How the sum is made: a bias of all rows, or the operands of an epilogue and what makes it."""
     bias, a, b = tensors
     beta, alpha, _ = options
-    if a.dim() == 2 and beta == 0:
-        return None, () if alpha == 1 else (alpha,), None if alpha == 1 else scaled_by_of
+    if beta == 0:
+        scaled = None if alpha == 1 else partial(scaled_by_of, a.dim() == 3)
+        return None, () if alpha == 1 else (alpha,), scaled
     full, name = _expanded(bias, a, b), NAMES[a.dtype]
-    is_aligned = full.data_ptr() % 16 == 0
     if a.dim() == 3:
-        make = partial(scale_and_add_of, name, full.stride(), beta, alpha, is_aligned)
-        return None, (full,) if beta else (), make
+        return None, (alpha, beta, full), partial(alpha_beta_of, name, full.stride(), True)
     if alpha == beta == 1 and _is_row(bias, out):
         return full[0], (), None
     stride = (full.stride(0), full.stride(1))
-    if alpha == beta == 1 and is_aligned and not _is_wide(full):
+    if alpha == beta == 1 and full.data_ptr() % 16 == 0 and not _is_wide(full):
         return None, (full,), partial(residual_of, name, ITEMSIZE[name], stride=stride)
     return None, (alpha, beta, full), partial(alpha_beta_of, name, stride, _is_wide(full))
 
