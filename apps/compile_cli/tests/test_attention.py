@@ -137,6 +137,25 @@ def test_dynamic_lengths_and_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
             torch.testing.assert_close(compiled(*given), want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("mask", [lambda b, h, i, j: i >= 0, lambda b, h, i, j: (i + j) % 2 == 0])
+def test_a_mask_whose_last_block_goes_past_the_end(
+    mask: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By more than a block of a program's, which divides the length: what lies there is no key."""
+    monkeypatch.setattr(flex_module, "_validate_device", lambda *_: None)
+    monkeypatch.setattr(flex_module, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", False)
+    of = create_block_mask(mask, None, None, 96, 96, device="cpu", BLOCK_SIZE=64)
+
+    def f(*args: Tensor) -> Any:
+        return flex_attention(*args, block_mask=of)
+
+    args = [torch.randn(1, 2, 96, 16, requires_grad=True) for _ in range(3)]
+    want, got = f(*args), torch.compile(f, backend="compile_cli", options=TEMPLATE)(*args)
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+    grads = [torch.autograd.grad(x.square().sum(), args) for x in (got, want)]
+    torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-5)
+
+
 def test_a_size_that_a_function_of_scores_takes() -> None:
     """Which no kernel does yet."""
 

@@ -18,7 +18,7 @@ class Heads(NamedTuple):
 
 class Side(NamedTuple):
     """The queries, or the keys: how many there are, of which BLOCK are taken at a time. EVEN: the
-    blocks divide them. BLOCK, EVEN: constants."""
+    blocks divide them, those of a mask too. BLOCK, EVEN: constants."""
 
     LENGTH: Any
     BLOCK: Any

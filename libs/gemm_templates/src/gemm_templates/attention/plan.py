@@ -227,9 +227,12 @@ def _arguments(
     problem: Attention, config: Config, of: _Template, tensors: Mapping[str, Tensor]
 ) -> list[str]:
     heads, group, *lengths = problem.lengths
+    blocks = config.block_m, config.block_n
+    # The last block of a mask may go past the end by several of a program's.
+    wholes = [max(*both) for both in zip(blocks, problem.blocks, strict=True)]
     sides = [
-        f"Side({n}, {block}, {isinstance(n, int) and n % block == 0})"
-        for n, block in zip(lengths, (config.block_m, config.block_n), strict=True)
+        f"Side({n}, {block}, {isinstance(n, int) and n % whole == 0})"
+        for n, block, whole in zip(lengths, blocks, wholes, strict=True)
     ]
     widths = [f"Width({n}, {_padded(n)})" for n in problem.columns]
     shape = (heads, group, *sides, *widths, f'"{problem.precision}"')
