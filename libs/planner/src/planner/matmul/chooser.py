@@ -49,7 +49,7 @@ class MatmulChooser:
     def pool(self) -> triton_rt.CompilePool | None:
         """What compiles candidates: workers that leave some to the kernels of the program. Nobody
         closes it, so that a compilation does not wait for candidates that are late."""
-        if self.kernels.pool is None or self.options.tune != "auto":
+        if self.kernels.pool is None or self.options.tune == "max":
             return self.kernels.pool
         return triton_rt.shared_pool(max(1, self.options.workers - 2))
 
@@ -107,7 +107,7 @@ class MatmulChooser:
         """What is the fastest. `peer` makes what a template is held against: by default the
         vendor's call."""
         if task.key not in self._measured:
-            waits = self.options.tune != "auto" or self.pool is None
+            waits = self.options.tune == "max" or self.pool is None
             build = functools.partial(
                 gemm_templates.bind,
                 pool=self.pool,
