@@ -200,14 +200,14 @@ def test_candidates_that_are_late_are_measured_by_a_later_call(tmp_path):
         def __call__(self, t, m=None):
             torch.mm(t.a, t.b, out=t.out)
 
-    def call(ready, *times, forbidden=False, extern=extern, options=options):
+    def call(ready, *times, forbidden=False, extern=extern, options=options, spent=None):
         def timer(runs, info):
             assert not forbidden and len(runs) == len(times)
             return list(times)
 
         return choose(
             PROBLEM, inputs, extern, options, device="cpu", force=True, store=store, timer=timer,
-            build=functools.partial(Elsewhere, ready),
+            build=functools.partial(Elsewhere, ready), spent=spent,
         )  # fmt: skip
 
     def refuses(t):
@@ -228,8 +228,15 @@ def test_candidates_that_are_late_are_measured_by_a_later_call(tmp_path):
     store._memory.clear()
     assert call((), 2.0, 1.0, extern=refuses).config == second.config  # there is no other way
     slow = [first, Candidate(None, 2 * first.predicted)]
-    waited = call((), 2.0, 1.0, options=slow)
+    waited = call((), 2.0, 1.0, options=slow, spent=lambda: True)
     assert waited.config == first.config and waited.reason == "measured"
+    for file in tmp_path.rglob("*.json"):
+        file.unlink()
+    store._memory.clear()
+    asked.clear()
+    left = call((first.config,), forbidden=True, spent=lambda: True)
+    assert (left.config, left.reason, asked) == (None, "no time", [])
+    assert call((first.config,), 3.0, 2.0, spent=lambda: False).config == first.config
 
 
 @pytest.mark.parametrize(("lead", "times"), [(2048, 1.0), (2050, 1.5), (2049, 4.0)])

@@ -81,3 +81,17 @@ def test_candidates_are_waited_for_while_kernels_compile_and_for_a_share_of_the_
     assert not kernels.in_time([second])
     assert 0.1 < time.perf_counter() - start < 0.4
     assert kernels.in_time([compiled()]) and not kernels.in_time([second])
+
+
+def test_candidates_are_measured_while_kernels_compile_and_half_a_second_more() -> None:
+    kernels, needed = Kernels(Settings()), Future[Any]()
+    kernels.started.append(needed)
+    assert not kernels.spent() and kernels._end is None
+    needed.set_result(None)
+    kernels.began = time.perf_counter() - 100.0
+    assert not kernels.spent() and kernels._end is not None
+    assert kernels._end < time.perf_counter() + 1.0  # of a long compilation, too
+    kernels._end -= 1.2
+    assert not kernels.in_time([Future[Any]()]) and not kernels.spent()
+    kernels._end -= 0.5
+    assert kernels.spent()

@@ -52,8 +52,9 @@ class Options(Settings):
         is a compiler, and the program is not for others to launch.
     gemm: `auto` measures templates against the vendor call on a GPU and uses the vendor call on
         CPU; `extern` and `template` force one. Templates are measured that are compiled when
-        the program's own kernels are, or within a fifth of the time until then; later compilations
-        find the others compiled, and measure all. With `tune="max"` all are waited for.
+        the program's own kernels are, or within a fifth of the time until then, at most a second,
+        and as many as there is time for, those of matmuls that multiply most first; later
+        compilations find more of them compiled. With `tune="max"` all are waited for.
     multikernel: `auto` compiles a kernel of dynamic sizes up to three times where sizes want
         different schedules, and decides a matmul for each of several ranges of rows. `persistent`
         and `looped` have reductions hold their rows whole, or walk over them, where they can: to

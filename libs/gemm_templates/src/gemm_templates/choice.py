@@ -88,6 +88,7 @@ def choose(
     force: bool = False,
     build: Callable[[Problem, Config], Callable[[Inputs], None]] = bind,
     timer: Callable[[Sequence[Callable[[], object]], DeviceInfo], list[float]] | None = None,
+    spent: Callable[[], bool] | None = None,
 ) -> Choice:
     """The fastest of `found` (by default `candidates(problem, device)`) on these inputs.
 
@@ -101,6 +102,8 @@ def choose(
     build, timer: how a config becomes a call (`partial(bind, pool=..., cache=...)` compiles
         side by side and keeps binaries), and how calls are timed (`added_seconds`).
     force: measure on the CPU, too, and whatever the model says.
+    spent: whether there is no time to measure anything: the vendor's call is taken then, and
+        nothing remembered, but where it is predicted to be slow.
 
     Templates that are late (`bind`'s in_time) are not measured, until a later call finds more of
     them compiled (`Choice.late`); where all are, the vendor's call is taken, and nothing
@@ -121,6 +124,11 @@ def choose(
         return Choice(problem, None, options, reason="only one")
     if not force and not worth_measuring(options):
         return Choice(problem, None, options, reason="model")
+
+    vendor = next((c.predicted for c in options if c.config is None), 0.0)
+    slow = options[0].predicted * SLOW < vendor
+    if spent is not None and not slow and spent():
+        return stored or Choice(problem, None, options, reason="no time")
 
     failures: dict[str, str] = {}
     # Built before any runs, so that a pool compiles them side by side.
@@ -150,8 +158,7 @@ def choose(
         failures["extern"] = _reason(error)
         del runs["extern"]
     late = not_compiled() if "extern" in runs else set()  # nothing else runs it: it is waited for
-    vendor = next((c.predicted for c in options if c.config is None), 0.0)
-    if options[0].predicted * SLOW < vendor:
+    if slow:
         late.discard(options[0].label)
     failures |= dict.fromkeys(sorted(late), LATE)
     built = {label: run for label, run in built.items() if label not in late}

@@ -40,8 +40,11 @@ def kernel_source(define: DefineKernel) -> triton_rt.KernelSource:
     return triton_rt.KernelSource(text=define.source, params=params, pdl=define.overlap, **alike)
 
 
-# Of the time that a compilation takes without it, the share that it may wait for candidates.
+# Of the time that a compilation takes without it, the share that it may wait for candidates, and
+# seconds that this is at most; seconds in which the rest of those that are there are measured.
 _PATIENCE = 0.2
+_LONGEST = 1.0
+_MEASURED = 0.5
 
 
 @dataclass
@@ -111,14 +114,23 @@ class Kernels:
             if needed := {f for f in self.started if not f.done()}:
                 wait(missing | needed, return_when=FIRST_COMPLETED)
                 continue
-            now = perf_counter()
-            if self._end is None:
-                self._end = now + _PATIENCE * (now - self.began)
-            if now >= self._end:
+            if (left := self._left()) <= 0:
                 self.late.extend(missing)
                 return False
-            wait(missing, self._end - now)
+            wait(missing, left)
         return True
+
+    def spent(self) -> bool:
+        """Whether no more candidates should be measured: the program's own kernels are compiled,
+        and what may be waited for candidates is over for a while."""
+        return all(f.done() for f in self.started) and self._left() <= -_MEASURED
+
+    def _left(self) -> float:
+        """Seconds until candidates are late, counted from when this is first asked."""
+        now = perf_counter()
+        if self._end is None:
+            self._end = now + min(_LONGEST, _PATIENCE * (now - self.began))
+        return self._end - now
 
     def launcher(self, define: DefineKernel) -> Callable[..., None]:
         """`launcher(grid, *args)`. Where a tensor of a descriptor breaks a rule of TMA, the same

@@ -39,5 +39,5 @@ class Settings:
 
     @property
     def workers(self) -> int:
-        """How many processes compile kernels: `jobs`, or one a core."""
-        return self.jobs or os.cpu_count() or 1
+        """How many processes compile kernels: `jobs`, or one for each core that is ours."""
+        return self.jobs or len(os.sched_getaffinity(0))

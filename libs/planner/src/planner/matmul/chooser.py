@@ -23,6 +23,9 @@ from planner.torch_compat import unset_fake_temporarily
 # Steps, and the layouts of the buffers that they make.
 Peer: TypeAlias = tuple[Steps, Mapping[str, TensorType]]
 
+# Calls of the vendor's that refuse no operands.
+_ALWAYS = frozenset(f"aten.{name}.default" for name in ("mm", "addmm", "bmm", "baddbmm"))
+
 
 @dataclass
 class MatmulChooser:
@@ -124,6 +127,7 @@ class MatmulChooser:
                     self.candidates(task),
                     build=build,
                     store=self.store,
+                    spent=None if waits or not _always_runs(task) else self.kernels.spent,
                 )
             self._measured[task.key] = choice if there else as_called(choice)
         return self._measured[task.key]
@@ -138,6 +142,12 @@ class MatmulChooser:
         """A function of a task's inputs that runs other steps for it: its results."""
         run = runner(self.kernels, steps, layouts, hints)
         return lambda inputs: task.outputs(run(task.named(inputs)), hints)
+
+
+def _always_runs(task: MatmulTask | JoinedTask) -> bool:
+    """Whether the vendor's library runs whatever templates are held against."""
+    nodes = (task.node,) if isinstance(task, MatmulTask) else task.nodes
+    return all(node.extern.target in _ALWAYS for node in nodes)
 
 
 def _vendor(task: MatmulTask | JoinedTask, hints: Hints) -> Peer:

@@ -6,6 +6,7 @@ each rung of `planner.matmul.ladder`, and the program compares the number with t
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -40,6 +41,9 @@ from triton_emit import emit
 from tuning import MARGINS
 
 VENDOR = "extern"
+
+# Matmuls whose candidates compile beside the program's kernels: of many, no more are ready in time.
+_PREFETCHED = 8
 
 # So many times the rows of the hints, what was measured there alone is no guess: a tile for 40 rows
 # took an H100 149 us for 3000, the vendor's call 31.
@@ -372,15 +376,26 @@ class MatmulPlanner(MatmulTasks):
         asked = [limit for limit in limits if not known(limit, ranges)]
         return sympy.And(*asked) if asked else None
 
+    @functools.cached_property
+    def _ranked(self) -> list[Matmul]:
+        """The matmuls that are decided, those first whose like multiply most: there may be no time
+        for all."""
+        hints, worth = hints_of(self.graph.symbols), Counter[str]()
+        for node in self._firsts.values():
+            task = self._task(node, self._rungs(node, hints)[0])
+            worth[node.out] += 0 if task is None else task.problem.flops
+        nodes = {node.out: node for node in self._firsts.values()}
+        return [nodes[out] for out, _ in worth.most_common()]
+
     def prefetch(self, hints: Mapping[str, int]) -> bool:
-        """Begins to compile all candidates that will be measured for the graph's matmuls; whether
-        there are any."""
+        """Begins to compile candidates for the graph's matmuls, with `tune="max"` all that will be
+        measured; whether there are any."""
         if self.options.gemm != "auto" or self.kernels.pool is None:
             return False
-        firsts = {node.out: node for node in self._firsts.values()}.values()
+        most = None if self.options.tune == "max" else _PREFETCHED
         rungs = [
             (node, rung)
-            for node in firsts
+            for node in self._ranked[:most]
             for rung in self._rungs(node, hints)
             if not self._by_model(node, rung)
         ]
@@ -488,7 +503,8 @@ class MatmulPlanner(MatmulTasks):
         found = []
         if self.options.gemm == "auto":
             hints = hints_of(self.graph.symbols)
-            for node in (self._firsts[n.out] for n in self._matmuls):
+            own = {self._firsts[n.out].out for n in self._matmuls}
+            for node in (n for n in self._ranked if n.out in own):
                 steps = self._rungs(node, hints)
                 user = self._firsts[self._users.get(node.out, node).out]
                 for rung in steps:
