@@ -1,11 +1,13 @@
 """Measure the few best, the vendor's call among them, and remember the winner."""
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -67,6 +69,19 @@ class Choice:
             times[label] += MARGINS.host * (len(plan.steps) - 1 + allocated)
         best = min(times, key=lambda label: times[label])
         return configs.get(best) if times[best] <= (1 - MARGINS.vendor) * times["extern"] else None
+
+    def among(
+        self, times: Mapping[str, float], why: str = "", margin: float = MARGINS.vendor
+    ) -> Choice:
+        """The fastest by these times, or the vendor's call where no template is faster by that
+        share; what has no time there is out, and `why`."""
+        best = min(times, key=lambda label: times[label])
+        if times[best] > times["extern"] * (1 - margin):
+            best = "extern"
+        config = next(c.config for c in self.candidates if c.label == best)
+        out = sorted({label for label, _ in self.times} - times.keys())
+        failures = (*self.failures, *((label, why) for label in out))
+        return replace(self, config=config, times=tuple(times.items()), failures=failures)
 
     def explain(self) -> str:
         """A table of the candidates' times, why some were out, and what was chosen."""
@@ -188,11 +203,7 @@ def choose(
     calls = list(runs.values())
     seconds = timer(calls, info) if timer else added_seconds(calls, info.l2_bytes)
     times = {"extern": float("inf"), **dict(zip(runs, seconds, strict=True))}
-    best = min(times, key=lambda label: times[label])
-    if times[best] > times["extern"] * (1 - MARGINS.vendor):
-        best = "extern"
-    config = next(c.config for c in options if c.label == best)
-    choice = Choice(problem, config, options, tuple(times.items()), tuple(failures.items()))
+    choice = Choice(problem, None, options, (), tuple(failures.items())).among(times)
     store.put(key, to_record(choice))
     return choice
 

@@ -20,6 +20,9 @@ from tuning.portable import Values, describe
 from tuning.race import Outcome
 from tuning.task import Ready, Task
 
+#: Seconds in which a worker starts, and makes the arguments.
+_START_TIMEOUT = 300.0
+
 
 class TuningPool:
     """One worker process a GPU, started when first needed and kept until `close()`.
@@ -40,14 +43,12 @@ class TuningPool:
         devices: Sequence[int | str] | None = None,
         *,
         timeout: float = 30.0,
-        start_timeout: float = 300.0,
         values: Values = "seeded",
     ) -> None:
         self.devices = None if devices is None else tuple(devices)
         if self.devices == ():
             raise ValueError("a tuning pool needs at least one device")
         self.timeout = timeout
-        self.start_timeout = start_timeout
         self.values = values
         self._workers: dict[int | str, WorkerProcess] = {}
         self._busy = threading.Lock()
@@ -197,7 +198,7 @@ class PoolBench:
             if not new and device in self.loaded:
                 return
             try:
-                answer, _ = decode(worker.ask(request, self.pool.start_timeout))
+                answer, _ = decode(worker.ask(request, _START_TIMEOUT))
             except Died as error:
                 # No candidate ran yet: whoever ended it, another one may live.
                 self._lost(device)

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -84,20 +84,13 @@ class TuningStore:
     """A folder of records, one file each, `KERNEL-DEVICE/SHAPES.json`.
 
     Many processes may share it: a write is a rename, a read verifies a checksum, and a damaged
-    record is dropped, reported (`on_corrupt`; default: a `CorruptTuningRecord` warning) and
+    record is dropped, reported (a `CorruptTuningRecord` warning) and
     measured again. Past `max_bytes`, what was not used for the longest time goes."""
 
-    def __init__(
-        self,
-        path: str | Path | None = None,
-        max_bytes: int = 64 << 20,
-        *,
-        on_corrupt: Callable[[str], None] | None = None,
-    ) -> None:
+    def __init__(self, path: str | Path | None = None, max_bytes: int = 64 << 20) -> None:
         self.path = Config.from_environment().cache_dir / "tuning" if path is None else Path(path)
-        self._on_corrupt = on_corrupt or _warn
         self._records = RecordFolder(
-            self.path, self._dropped, max_bytes=max_bytes, what="tuning results"
+            self.path, _dropped, max_bytes=max_bytes, what="tuning results"
         )
 
     def file(self, query: Query) -> Path:
@@ -132,10 +125,6 @@ class TuningStore:
         """Writes a record. A folder that cannot be written to is a warning, not an error."""
         self._records.write(_name(record.query), {"version": FORMAT_VERSION, **asdict(record)})
 
-    def _dropped(self, file: Path, error: Exception) -> None:
-        why = f"{type(error).__name__}: {error}"
-        self._on_corrupt(f"{file}: {why}; the record was dropped, its kernel is measured again")
-
 
 def _folder(query: Query) -> str:
     return _hash([query.kernel, query.device])
@@ -159,5 +148,6 @@ def _hash(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:40]
 
 
-def _warn(message: str) -> None:
-    warnings.warn(message, CorruptTuningRecord, stacklevel=6)
+def _dropped(file: Path, error: Exception) -> None:
+    why = f"{type(error).__name__}: {error}; the record was dropped, its kernel is measured again"
+    warnings.warn(f"{file}: {why}", CorruptTuningRecord, stacklevel=5)

@@ -178,13 +178,13 @@ def turns(number: int, count: int) -> list[int]:
     return [(number + i) % count for i in range(count)]
 
 
-def time_ms(call: Callable[[], object], device: torch.device, budget_s: float = 1.0) -> float:
+def time_ms(call: Callable[[], object], device: torch.device) -> float:
     """Median milliseconds of a call, after one warm-up; the caches stay warm. On a GPU the time
-    between CUDA events; at most 100 runs, at least 3 (1 if a single run passes the budget)."""
+    between CUDA events; at most 100 runs in a second, at least 3 (1 if that takes longer)."""
     call()
     times: list[float] = []
     spent = 0.0
-    while len(times) < 100 and (spent < budget_s or 0 < len(times) < 3):
+    while len(times) < 100 and (spent < 1.0 or 0 < len(times) < 3):
         if device.type == "cuda":
             begin, end = _event(), _event()
             begin.record()
@@ -198,7 +198,7 @@ def time_ms(call: Callable[[], object], device: torch.device, budget_s: float = 
             ms = (time.perf_counter() - start) * 1e3
         times.append(ms)
         spent += ms / 1e3
-        if ms / 1e3 > budget_s:
+        if ms > 1e3:
             break
     return statistics.median(times)
 

@@ -3,7 +3,7 @@
 The memory is filled once a call for all of them (`planner.zeroed`)."""
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import gemm_templates
 from planner.plan import Condition
@@ -40,13 +40,7 @@ def without(choice: gemm_templates.Choice, why: str = NOT_PAID) -> gemm_template
     out = wanting(choice)
     if not out:
         return choice
-    times = {label: time for label, time in choice.times if label not in out}
-    best = min(times, key=lambda label: times[label])
-    if times[best] > times["extern"] * (1 - MARGINS.vendor):
-        best = "extern"
-    config = next(c.config for c in choice.candidates if c.label == best)
-    failures = (*choice.failures, *((label, why) for label in sorted(out)))
-    return replace(choice, config=config, times=tuple(times.items()), failures=failures)
+    return choice.among({label: time for label, time in choice.times if label not in out}, why)
 
 
 def as_called(choice: gemm_templates.Choice) -> gemm_templates.Choice:
@@ -58,14 +52,10 @@ def as_called(choice: gemm_templates.Choice) -> gemm_templates.Choice:
     if vendor >= MARGINS.vendor_call:
         return choice
     most = vendor * (1 + MARGINS.hardly)
-    slow = sorted(label for label, time in times.items() if time > most)
     times = {label: time for label, time in times.items() if time <= most}
     times["extern"] = MARGINS.vendor_call
-    best = min(times, key=lambda label: times[label])
-    config = next(c.config for c in choice.candidates if c.label == best)
     why = f"takes the GPU over {MARGINS.hardly:.0%} longer than the vendor's call"
-    failures = (*choice.failures, *((label, why) for label in slow))
-    return replace(choice, config=config, times=tuple(times.items()), failures=failures)
+    return choice.among(times, why, margin=0.0)
 
 
 def saved(choice: gemm_templates.Choice) -> float:
