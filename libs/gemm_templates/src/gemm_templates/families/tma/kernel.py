@@ -53,13 +53,10 @@ def tma_mm(a, b, sizes, tile, ending, beginning, PARTS: tl.constexpr, b2=None):
             pid_m, pid_n = tile_of(number % tiles, sizes.M, sizes.N, tile)
         first_m = pid_m * tile.BLOCK_M
         first_n = pid_n * tile.BLOCK_N
-        if ALONE:
-            tile_desc = b_desc
-            of_b = 0
-        else:
+        if not ALONE:
             start_b, of_b = picked_b(b, first_n, beginning)
             end_b = first_n - of_b + tile.BLOCK_N
-            tile_desc = tl.make_tensor_descriptor(
+            picked = tl.make_tensor_descriptor(
                 start_b, [end_b, sizes.K], [b.stride_column, 1], [tile.BLOCK_N, tile.BLOCK_K]
             )
         acc = no_sums(tile.BLOCK_M, tile.BLOCK_N, tile)
@@ -77,7 +74,10 @@ def tma_mm(a, b, sizes, tile, ending, beginning, PARTS: tl.constexpr, b2=None):
             if beginning.SCALE is not None:
                 factor = beginning.SCALE(inner_m, inner_n, first_n, k, beginning.scale_operands)
             x = load_tile(a_desc, batch, first_m, k, a, tile.BLOCK_M, tile.BLOCK_K)
-            y = load_tile(tile_desc, batch, k, first_n - of_b, b, tile.BLOCK_K, tile.BLOCK_N)
+            if ALONE:
+                y = load_tile(b_desc, batch, k, first_n, b, tile.BLOCK_K, tile.BLOCK_N)
+            else:
+                y = picked.load([first_n - of_b, k]).T
             if b2 is not None:
                 y2 = load_tile(b2_desc, batch, k, first_n, b2, tile.BLOCK_K, tile.BLOCK_N)
             rk = k + tl.arange(0, tile.BLOCK_K)
