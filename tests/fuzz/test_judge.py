@@ -282,3 +282,34 @@ def test_infinities_added_in_places_may_be_multiplied_by_one_before() -> None:
     for value, right in ((3.0, True), (math.nan, True), (4.0, False)):
         found = torch.tensor([complex(value, math.inf), 2 + 2j])
         assert (difference(found, x.index_add(0, at, source), runs) is None) == right
+
+
+def test_parts_of_complex_numbers_are_rounded_as_their_operator_rounds_them() -> None:
+    """That of a power as the number; that of a sum by itself."""
+    x = torch.tensor([0.9 + 0.1j, 1e4 + 1.1j], dtype=torch.complex64)
+    for fn, free in ((lambda: x**3, True), (lambda: x + 0.1, False)):
+        found = fn()
+        runs = [r[0] for r in perturbed_runs(lambda fn=fn: [fn()], range(12))]
+        off = torch.tensor([0, 3e-7j]) * found.real.abs()
+        assert (difference(found + off, found, runs) is None) is free
+        assert difference(found * (1 + 1e-4), found, runs) is not None
+
+
+def test_zeros_of_a_sum_are_free_where_all_its_products_are_negative_zeros() -> None:
+    a, b = torch.tensor([[-0.0, 0.0], [0.0, 0.0]]), torch.tensor([[1.0], [-1.0]])
+    found = a @ b  # of (-0) + (-0), of 0 + (-0)
+    runs = [r[0] for r in perturbed_runs(lambda: [a @ b], range(12))]
+    assert zero_signs(torch.tensor([[-0.0], [0.0]]), found, runs) is None
+    assert zero_signs(torch.tensor([[0.0], [0.0]]), found, runs) is None
+    assert zero_signs(torch.tensor([[0.0], [-0.0]]), found, runs) is not None
+
+
+def test_transforms_of_functions_are_moved_beside() -> None:
+    """A graph that calls them is run under perturbations like others."""
+
+    def run() -> list[Tensor]:
+        x = torch.tensor([0.1, 0.7], requires_grad=True)
+        made = torch.func.jvp(torch.exp, (x,), (torch.ones_like(x),))[1]
+        return [made.detach(), (x * 3).exp().detach()]
+
+    assert len(perturbed_runs(run, range(8))) == 8

@@ -38,6 +38,7 @@ _SELU = 1.0507009873554805  # its scale
 _SCATTERED = frozenset("scatter_add scatter_add_ index_add index_add_ index_put index_put_".split())
 
 
+@torch.no_grad()
 def blur(
     rng: random.Random, func: Callable[..., Any], args: Any, kwargs: dict[str, Any],
     results: Sequence[Tensor], exact: Sequence[Tensor] | None,
@@ -56,8 +57,8 @@ def blur(
             continue
         values = result.detach()
         if name.strip("_") in _MATMULS:
-            _set(rng, result, values == 0, -values)  # sums may begin at 0, or at the first product
-        if name.strip("_") in _REMAINDERS and isinstance(args[-1], float):
+            _set(rng, result, _sums_of_zeros(func, args, kwargs, values), -values)
+        if name.strip("_") in _REMAINDERS and isinstance(args[-1], float) and not result.is_cuda:
             # Of quotients that overflow eager's vectors make NaN, its last elements a number.
             divisor = float(torch.tensor(args[-1], dtype=values.dtype))
             rest = torch.fmod if name == "fmod" else torch.remainder
@@ -216,6 +217,28 @@ def blur_gradient(rng: random.Random, call: Call, argument: Tensor, gradient: Te
         swapped = torch.where(gradient.isnan(), number, math.nan)
         return torch.where(argument.detach().isnan(), swapped, gradient)
     return gradient
+
+
+def _sums_of_zeros(
+    func: Callable[..., Any], args: Any, kwargs: dict[str, Any], values: Tensor
+) -> Tensor | None:
+    """Where all products are negative, so that a zero is -0 if the sum begins at the first of them,
+    and 0 if it begins at 0."""
+
+    def signs(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        return torch.where(value.detach().signbit(), -1.0, 1.0).double()
+
+    def ones(value: Any) -> Any:
+        return torch.ones_like(value, dtype=torch.float64) if isinstance(value, Tensor) else value
+
+    with torch.no_grad():
+        total, count = (
+            func(*pytree.tree_map(f, args), **pytree.tree_map(f, kwargs)) for f in (signs, ones)
+        )
+    same = total.shape == values.shape
+    return (values == 0) & (total == -count) if same else None
 
 
 def _without_weights_of_zero(call: Call, argument: Tensor, gradient: Tensor) -> Tensor:

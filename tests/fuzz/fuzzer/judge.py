@@ -49,6 +49,9 @@ _SHIFTS = frozenset(
     "bitwise_left_shift bitwise_right_shift __lshift__ __rshift__ __rlshift__ __rrshift__".split()
 )
 _WIDE = {torch.float16, torch.bfloat16, torch.float32}
+_COMPLEX = {torch.complex64: torch.float32, torch.complex128: torch.float64}
+# Parts of complex numbers that are rounded one by one; others are rounded as the number is.
+_OF_PARTS = frozenset("add sub rsub subtract sum mean cumsum nansum".split())
 
 
 _BITS = {
@@ -104,7 +107,7 @@ class Perturbed(TorchFunctionMode):
         before = [t.detach().clone() for t in kept if name in _UPDATED]
         result = func(*given[0], **given[1])
         for tensor, old in zip(kept, before, strict=False):
-            if not torch.equal(tensor.nan_to_num(), old.nan_to_num()):
+            if not torch.equal(tensor.detach().nan_to_num(), old.nan_to_num()):
                 self._move_statistics(tensor, max(map(_largest, kept)))
         flat = [t for t in pytree.tree_leaves(result) if isinstance(t, Tensor)]
         for i, tensor in enumerate(flat if watched else []):
@@ -119,10 +122,13 @@ class Perturbed(TorchFunctionMode):
             self._other_nans(tensor)
         for i, tensor in enumerate(flat if not casts else []):
             pair = [w[i] for w in (wide, near) if w is not None and i < len(w)]
-            self._move(tensor, *(pair if len(pair) == 2 else (None, None)))
+            whole = name.strip("_").removeprefix("r").removeprefix("i") not in _OF_PARTS
+            whole &= tensor.is_complex()
+            self._move(tensor, *(pair if len(pair) == 2 else (None, None)), whole)
         blur(self.rng, func, args, kwargs, flat, wide)
         return result
 
+    @torch.no_grad()
     def _other_nans(self, tensor: Tensor) -> None:
         """NaN has many bit patterns, of which an operator makes any."""
         kind = _BITS.get(tensor.dtype)
@@ -133,8 +139,15 @@ class Perturbed(TorchFunctionMode):
         new = self.rng.choice(bits).view(tensor.dtype).to(tensor.device)
         tensor.data.copy_(torch.where(tensor.detach().isnan(), new, tensor.data))
 
-    def _move(self, tensor: Tensor, exact: Tensor | None, near: Tensor | None) -> None:
-        """exact: the result in float64; near: that of arguments some of which moved by a unit."""
+    @torch.no_grad()
+    def _move(
+        self, tensor: Tensor, exact: Tensor | None, near: Tensor | None, whole: bool = False
+    ) -> None:
+        """exact: the result in float64; near: that of arguments some of which moved by a unit.
+        whole: a part of a complex number is rounded as the number is."""
+        if tensor.dtype in _COMPLEX and not tensor.is_conj():
+            parts = [x if x is None or not x.is_complex() else _parts(x) for x in (exact, near)]
+            self._move(torch.view_as_real(tensor.detach()), *parts, whole)
         if not tensor.dtype.is_floating_point or tensor.numel() == 0:
             return
         values = tensor.detach().double()
@@ -160,10 +173,12 @@ class Perturbed(TorchFunctionMode):
                 tensor.data.copy_(torch.where(over, largest.to(tensor.dtype), tensor.data))
         if not bool(rounded.any()):
             return
-        ulp = values.abs() * torch.finfo(tensor.dtype).eps
+        size = torch.hypot(*values.unbind(-1)).unsqueeze(-1) if whole else values.abs()
+        ulp = torch.where(size.isfinite(), size, values.abs()) * torch.finfo(tensor.dtype).eps
         moved = (values + self._signs(tensor) * (2 * off + 1.5 * ulp)).to(tensor.dtype)
         tensor.data.copy_(torch.where(rounded, moved, tensor.data))
 
+    @torch.no_grad()
     def _move_statistics(self, tensor: Tensor, largest: float) -> None:
         """Running means and variances that a norm has written, of numbers as large as that."""
         values, unit = tensor.detach().double(), torch.finfo(tensor.dtype).eps
@@ -179,6 +194,8 @@ class Perturbed(TorchFunctionMode):
             if not isinstance(value, Tensor) or not value.requires_grad:
                 return value
             seen = torch.ops.aten.alias.default(value)
+            if not seen.requires_grad:  # inside of a transform of functions
+                return value
             seen.register_hook(functools.partial(self._moved_gradient, call, value))
             unit = torch.finfo(seen.dtype).eps
             moves = call.name in _UPDATED and unit < 1e-6
@@ -189,6 +206,13 @@ class Perturbed(TorchFunctionMode):
     def _moved_gradient(
         self, call: Call, argument: Tensor, gradient: Tensor | None
     ) -> Tensor | None:
+        if gradient is not None and gradient.dtype in _COMPLEX and gradient.numel():
+            parts, unit = _parts(gradient), torch.finfo(gradient.dtype).eps
+            largest = max(map(_largest, call.gradients.values()), default=0.0)
+            size = gradient.abs().double().nan_to_num(0.0, 0.0, 0.0).unsqueeze(-1)
+            new = parts + self._signs(parts) * (2 * unit * size + unit * largest)
+            moved = torch.where(parts == 0, parts, new.to(parts.dtype)).contiguous()
+            return torch.view_as_complex(moved)
         if gradient is None or gradient.numel() == 0 or not gradient.dtype.is_floating_point:
             return gradient
         gradient = blur_gradient(self.rng, call, argument, gradient)
@@ -214,8 +238,14 @@ class Perturbed(TorchFunctionMode):
 
         def widen(value: Any) -> Any:
             if not isinstance(value, Tensor):
+                if value is torch.complex64:
+                    return torch.complex128
                 wide = isinstance(value, torch.dtype) and value in _WIDE
                 return torch.float64 if wide else value
+            if value.dtype in _COMPLEX:
+                real = _COMPLEX[value.dtype]
+                parts = _parts(value.detach()).to(real)
+                return torch.view_as_complex(widen(parts).contiguous())
             if value.dtype not in (*_WIDE, torch.float64):
                 return value.detach().clone()
             moved = value.detach().double()
@@ -238,6 +268,7 @@ class Perturbed(TorchFunctionMode):
             torch.set_default_dtype(default)
         return [t for t in pytree.tree_leaves(wide) if isinstance(t, Tensor)]
 
+    @torch.no_grad()
     def _scramble(self, tensor: Tensor, where: Tensor) -> None:
         """Elements that the language does not define: any value will do."""
         if tensor.numel() and bool(where.any()):
@@ -286,7 +317,11 @@ _ARITHMETIC = frozenset(
 def _largest(gradient: Tensor | None) -> float:
     if gradient is None or gradient.numel() == 0:
         return 0.0
-    return float(gradient.double().abs().nan_to_num(0.0, 0.0, 0.0).max())
+    return float(gradient.abs().double().nan_to_num(0.0, 0.0, 0.0).max())
+
+
+def _parts(x: Tensor) -> Tensor:
+    return torch.view_as_real(x.resolve_conj())
 
 
 def _has_digits(values: Tensor) -> Tensor:
@@ -347,9 +382,8 @@ def difference(got: Tensor, eager: Tensor, others: list[Tensor]) -> str | None:
     others = [o.detach().cpu() for o in others if o.shape == eager.shape]
     if got.numel() == 0:
         return None
-    whole = got.dtype.is_complex
-    if whole:
-        pairs = [torch.view_as_real(o.resolve_conj()) for o in (got, eager, *others)]
+    if got.dtype.is_complex:
+        pairs = [_parts(o) for o in (got, eager, *others)]
         got, eager, others = pairs[0], pairs[1], pairs[2:]
     if not got.dtype.is_floating_point:
         wrong = got != eager
@@ -360,11 +394,7 @@ def difference(got: Tensor, eager: Tensor, others: list[Tensor]) -> str | None:
     runs = torch.stack([b, *(o.double() for o in others)])
     spread = (runs - b).abs().nan_to_num(0.0, 0.0, 0.0).amax(0)
     info = torch.finfo(got.dtype)
-    size = b.abs()
-    if whole:  # a part is rounded as the number is: that of a power is a sine of a rounded angle
-        number = torch.hypot(*b.unbind(-1)).unsqueeze(-1)
-        size = torch.where(number.isfinite(), number, size)
-    allowed = 4 * spread + 4 * info.eps * size + 2 * info.tiny
+    allowed = 4 * spread + 4 * info.eps * b.abs() + 2 * info.tiny
     if got.dtype == torch.float64:
         # Nothing wider says what an operator rounds inside of itself.
         allowed = allowed + 64 * info.eps * b.abs().clamp(min=1.0).nan_to_num(0.0, 0.0, 0.0)
