@@ -8,8 +8,9 @@ Processes compile the cases, which are shuffled, and take turns on the GPU: what
 measured alone. Times are medians between CUDA events of calls whose host work is hidden behind a
 spinning kernel, after L2 was overwritten; the three interleaved, inputs changing. With `--whole`
 they are those of whole calls on an idle GPU. The bytes are those of inputs and results, each moved
-once, and the fraction is of what a copy in the same run moves. A case that fails or is wrong is a
-row that says so, and the exit code is 1.
+once (`bytes_of`), and the fraction is of what a copy in the same run moves; its mean is printed for
+the rows that memory bounds, too (`IN_ORDER`). A case that fails or is wrong is a row that says so,
+and the exit code is 1.
 
 `--tune` is our option of that name, off unless asked for. What was measured of the schedules of a
 row's kernels is printed below it, with the time of the guesses over that of the fastest, and at the
@@ -52,6 +53,10 @@ from planner.schedules.chosen import Chosen
 BACKENDS = ("inductor", "compile_cli")
 REPEATS = 11
 NEAR = 1.05  # a guess of schedules within this factor of the fastest is as good
+# Rows that memory bounds: families that go over all elements in order, without random numbers,
+# whose arithmetic is as long. What is scanned, windowed or picked by data waits for more.
+IN_ORDER = ("reduce", "softmax", "norm", "pointwise", "write")
+DRAWN = ("dropout", "rand", "bernoulli")
 LONG = 300_000  # microseconds that the calls of one row and backend may take
 SPIN = 4_000_000  # cycles: longer than the host takes for a call with its gradient
 
@@ -153,6 +158,23 @@ def moved(args: Any, out: Any) -> int:
     return sum(x.numel() * x.element_size() for x in leaves)
 
 
+def bytes_of(case: Case, args: Any, want: Any) -> int:
+    """Of inputs and results. With gradients those of a result and of its gradient, too, and what
+    the backward pass reads of the forward one: what eager keeps, at most the inputs once more."""
+    if not case.grad:
+        return moved(args, want)
+    kept: dict[int, int] = {}
+
+    def keep(x: Tensor) -> Tensor:
+        kept[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        out = case.run(*args)
+    again = min(sum(kept.values()), moved(args, ()))
+    return moved(args, want) + 2 * moved((), out) + again
+
+
 def wrong(want: Any, got: Any) -> str:
     for a, b in zip(pytree.tree_leaves(want), pytree.tree_leaves(got), strict=True):
         if a.dtype != b.dtype or a.shape != b.shape or a.stride() != b.stride():
@@ -175,7 +197,7 @@ def bench(case: Case, rate: float, turn: Turn, options: argparse.Namespace) -> d
     if not options.guesses:
         with turn:
             want = calls["eager"](*given(case, sets[0]))
-        row["bytes"] = moved(sets[0], want) + (moved((), want) if case.grad else 0)
+            row["bytes"] = bytes_of(case, given(case, sets[0]), want)
     for backend in BACKENDS[options.guesses :]:
         start = time.perf_counter()
         signal.alarm(90)
@@ -357,8 +379,11 @@ def main() -> int:
         ratios = [r[peer] / r["compile_cli"] for r in both]
         print(f"{peer} / ours: {statistics.geometric_mean(ratios):.3f} over {len(ratios)} rows,"
               f" {sum(x < 0.97 for x in ratios)} below 0.97")  # fmt: skip
-    if both:
-        print(f"of the copy: {statistics.geometric_mean(r['fraction'] for r in both):.3f}")
+    bound = [r for r in both if r["family"] in IN_ORDER and not any(n in r["name"] for n in DRAWN)]
+    for what, some in (("", both), (f", {', '.join(IN_ORDER)} without random numbers", bound)):
+        if some:
+            mean = statistics.geometric_mean(r["fraction"] for r in some)
+            print(f"of the copy: {mean:.3f} over {len(some)} rows{what}")
     guesses = [r["guess"] for r in rows if "guess" in r]
     if guesses:
         near = sum(g <= NEAR for g in guesses)

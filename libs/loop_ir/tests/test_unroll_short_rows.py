@@ -204,3 +204,34 @@ def test_short_columns_whose_stores_may_meet(text: str) -> None:
     """What is read of what another store of the row writes, and indices that no one compares."""
     kernel = parse_kernel(text)
     assert rewrite(kernel, stores=True) == kernel
+
+
+CLASSES = """
+kernel k(
+    x: f32[7, 9] cuda:0,
+    out y: f32[7] cuda:0,
+):
+  parallel i0 < 7:
+    over r0 < 9:
+      v0 = load x[i0*9 + r0] : f32
+      v1 = reduce max(v0) : f32
+    over r0 < 9:
+      v2 = sub(v0, v1) : f32
+      v3 = {op}(v2) : f32
+      v4 = reduce sum(v3) : f32
+    once:
+      v5 = log(v4) : f32
+      store y[i0] = v5
+"""
+
+
+@pytest.mark.parametrize(("op", "written_out"), [("exp", True), ("abs", False)])
+def test_rows_whose_exponentials_are_summed(op: str, written_out: bool) -> None:
+    kernel = parse_kernel(CLASSES.format(op=op))
+    flat = rewrite(kernel)
+    assert is_pointwise(flat) == written_out
+    x = {"x": np.random.default_rng(0).standard_normal((7, 9)).astype(np.float32)}
+    want, got = interpret_kernel(kernel, x), interpret_kernel(flat, x)
+    np.testing.assert_allclose(got["y"], want["y"], rtol=1e-6)
+    longer = CLASSES.format(op=op).replace("9", "17")
+    assert rewrite(parse_kernel(longer)) == parse_kernel(longer)

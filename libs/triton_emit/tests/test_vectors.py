@@ -313,6 +313,13 @@ kernel w(
 """
     schedule = default_schedule(parse_kernel(window.format(a=0, b=1, c=2)), {})
     assert (schedule.vector, schedule.num_warps, schedule.xblock) == (1, 8, 1024)
+    loads = ""
+    for n in range(24):
+        loads += f"      w{n} = load x[i0 + {n % 8}] : f32\n"
+        loads += f"      u{n} = add({f'u{n - 1}' if n else 'v0'}, w{n}) : f32\n"
+    large = window.format(a=0, b=1, c=2).replace("      v3", f"{loads}      v3", 1)
+    large = large.replace("add(v3, v2)", "add(v3, u23)")
+    assert default_schedule(parse_kernel(large), {}).num_warps == 16  # two points a thread
     records = window.replace("i0 + ", "3*i0 + ").replace("1048584", "3145728")
     own = default_schedule(parse_kernel(records.format(a=0, b=1, c=2)), {})
     assert (own.vector, own.num_warps, own.xblock) == (1, 8, 512)  # two points a thread
