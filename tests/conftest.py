@@ -190,7 +190,7 @@ def as_on_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[Timer], list[gemm_te
     def start(timer: Timer) -> list[gemm_templates.Choice]:
         def chosen(problem: Any, inputs: Any, extern: Any, found: Any, **more: Any) -> Any:
             choice = choose(
-                problem, inputs, extern, found, device="cpu", force=True, timer=timer,
+                problem, inputs, extern, found, device="cpu", force=timer,
                 build=gemm_templates.bind,
             )  # fmt: skip
             choices.append(choice)

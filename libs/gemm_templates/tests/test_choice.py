@@ -50,9 +50,7 @@ def ordered(*seconds):
 
 
 def pick(timer, build=honest, **kwargs):
-    return choose(
-        PROBLEM, inputs, extern, device="cpu", force=True, build=build, timer=timer, **kwargs
-    )
+    return choose(PROBLEM, inputs, extern, device="cpu", build=build, force=timer, **kwargs)
 
 
 def configs():
@@ -63,9 +61,7 @@ def test_a_vendor_that_refuses_is_no_choice():
     def refuses(t):
         raise RuntimeError("expected multiples of 16")
 
-    choice = choose(
-        PROBLEM, inputs, refuses, device="cpu", force=True, build=honest, timer=ordered(2.0, 1.0)
-    )
+    choice = choose(PROBLEM, inputs, refuses, device="cpu", build=honest, force=ordered(2.0, 1.0))
     assert choice.config == configs()[1]
     assert "multiples of 16" in dict(choice.failures)["extern"]
 
@@ -206,7 +202,7 @@ def test_candidates_that_are_late_are_measured_by_a_later_call(tmp_path):
             return list(times)
 
         return choose(
-            PROBLEM, inputs, extern, options, device="cpu", force=True, store=store, timer=timer,
+            PROBLEM, inputs, extern, options, device="cpu", store=store, force=timer,
             build=functools.partial(Elsewhere, ready), spent=spent,
         )  # fmt: skip
 
@@ -257,7 +253,7 @@ def test_what_an_epilogue_stores_is_compared_too():
 
         return choose(
             problem, given, lambda t: [(t.a @ t.b) * t.operands[1]],
-            device="cpu", force=True, build=build, timer=ordered(3.0, 1.0),
+            device="cpu", build=build, force=ordered(3.0, 1.0),
         )  # fmt: skip
 
     assert choice(2.0).config is not None
@@ -275,7 +271,7 @@ def test_a_problem_that_the_model_decides_is_not_measured(monkeypatch):
     found = candidates(large, H200)
     extern_time = next(c.predicted for c in found if c.config is None)
     slow = [replace(c, predicted=1.3 * extern_time) if c.config else c for c in found]
-    kwargs = {"device": "cuda", "build": never, "timer": never}
+    kwargs = {"device": "cuda", "build": never}
     choice = choose(large, never, extern, slow, **kwargs)
     assert (choice.config, choice.reason) == (None, "model")
     near = [replace(c, predicted=1.2 * extern_time) if c.config else c for c in found]
@@ -296,8 +292,8 @@ def test_prefetch_compiles_what_choose_will_build(tmp_path, monkeypatch):
         binary = futures[0].result()
     bound = bind(PROBLEM, found[1].config, cache=cache)
     assert [f.result() for f in bound.compile(target)] == [binary]
-    choose(PROBLEM, inputs, extern, device="cpu", force=True, store=store,
-           build=honest, timer=ordered(2.0, 1.0))  # fmt: skip
+    choose(PROBLEM, inputs, extern, device="cpu", store=store,
+           build=honest, force=ordered(2.0, 1.0))  # fmt: skip
     pool = CompilePool(1)
     # The stored choice is of the CPU, which plans as an H200.
     assert prefetch([PROBLEM], pool=pool, cache=cache, store=store, device=H200) == []
@@ -308,8 +304,8 @@ def test_a_stored_choice_is_found_in_a_millisecond(tmp_path, microseconds):
     problem = Problem(16384, 3072, 768, aligned=frozenset({"a", "b", "out"}))
     store = Store(tmp_path)
     a = torch.randn(1, 1)
-    choose(problem, Inputs(a, a, a), lambda t: None, device="cpu", force=True, store=store,
-           build=honest, timer=ordered(1.0))  # fmt: skip
+    choose(problem, Inputs(a, a, a), lambda t: None, device="cpu", store=store,
+           build=honest, force=ordered(1.0))  # fmt: skip
 
     def stored():
         assert choose(problem, inputs, extern, device="cpu", store=store).reason == "stored"

@@ -57,7 +57,7 @@ def range_of(seconds, build=None, hints=HINTS, **kwargs):
         return found
 
     return choose_range(
-        RANGE, hints, of_rows, vendor, device="cpu", force=True, build=build or note, timer=timer,
+        RANGE, hints, of_rows, vendor, device="cpu", build=build or note, force=timer,
         **kwargs,
     )  # fmt: skip
 
@@ -95,8 +95,8 @@ def test_a_config_is_built_once_for_all_hints():
         built.append(config)
         return lambda t, m: torch.mm(t.a, t.b, out=t.out)
 
-    choose_range(RANGE, HINTS, of_rows, extern, device="cpu", force=True, build=build,
-                 timer=lambda runs, info: [2.0] * len(runs))  # fmt: skip
+    choose_range(RANGE, HINTS, of_rows, extern, device="cpu", build=build,
+                 force=lambda runs, info: [2.0] * len(runs))  # fmt: skip
     assert len(built) == len(set(built))
 
 
@@ -123,9 +123,9 @@ def test_a_deterministic_range_measures_nothing():
     def never(*args):
         raise AssertionError("measured")
 
-    choice = choose_range(RANGE, HINTS, never, never, device="cpu", deterministic=True, timer=never)
+    choice = choose_range(RANGE, HINTS, never, never, device="cpu", deterministic=True, force=never)
     assert choice.reason == "model"
-    same = choose_range(RANGE, HINTS, never, never, device="cpu", deterministic=True, timer=never)
+    same = choose_range(RANGE, HINTS, never, never, device="cpu", deterministic=True, force=never)
     assert same.configs == choice.configs
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -29,6 +29,9 @@ from gemm_templates.render import template_digest
 from multikernel import RecordStore as Store
 from triton_rt import Binary, Cache, CompilePool, Target
 from tuning import MARGINS, added_seconds
+
+#: Seconds of each of some calls, on a device.
+Timer: TypeAlias = Callable[[Sequence[Callable[[], object]], DeviceInfo], list[float]]
 
 #: Why a candidate was out that was not compiled when the others were measured.
 LATE = "not compiled in time: a later compilation measures it"
@@ -100,9 +103,8 @@ def choose(
     device: torch.device | str = "cuda",
     store: Store | None = None,
     deterministic: bool = False,
-    force: bool = False,
+    force: bool | Timer = False,
     build: Callable[[Problem, Config], Callable[[Inputs], None]] = bind,
-    timer: Callable[[Sequence[Callable[[], object]], DeviceInfo], list[float]] | None = None,
     spent: Callable[[], bool] | None = None,
 ) -> Choice:
     """The fastest of `found` (by default `candidates(problem, device)`) on these inputs.
@@ -114,9 +116,10 @@ def choose(
         compared with them, and one that disagrees is out.
     store: choices remembered, by problem, device, versions and candidates.
     deterministic: do not measure: a stored choice, else the model's first.
-    build, timer: how a config becomes a call (`partial(bind, pool=..., cache=...)` compiles
-        side by side and keeps binaries), and how calls are timed (`added_seconds`).
-    force: measure on the CPU, too, and whatever the model says.
+    build: how a config becomes a call (`partial(bind, pool=..., cache=...)` compiles side by side
+        and keeps binaries).
+    force: measure on the CPU, too, and whatever the model says; a function takes the place of
+        `added_seconds`.
     spent: whether there is no time to measure anything: the vendor's call is taken then, and
         nothing remembered, but where it is predicted to be slow.
 
@@ -201,7 +204,7 @@ def choose(
             continue
         runs[label] = functools.partial(run, given)
     calls = list(runs.values())
-    seconds = timer(calls, info) if timer else added_seconds(calls, info.l2_bytes)
+    seconds = force(calls, info) if callable(force) else added_seconds(calls, info.l2_bytes)
     times = {"extern": float("inf"), **dict(zip(runs, seconds, strict=True))}
     choice = Choice(problem, None, options, (), tuple(failures.items())).among(times)
     store.put(key, to_record(choice))

@@ -10,6 +10,7 @@ import torch
 
 from gemm_templates.choice import (
     Choice,
+    Timer,
     choice_key,
     choose,
     decode_config,
@@ -73,9 +74,8 @@ def choose_range(
     device: torch.device | str = "cuda",
     store: Store | None = None,
     deterministic: bool = False,
-    force: bool = False,
+    force: bool | Timer = False,
     build: Callable[[Problem, Config], Callable[[Inputs, int], None]] = bind,
-    timer: Callable[[Sequence[Callable[[], object]], DeviceInfo], list[float]] | None = None,
 ) -> RangeChoice:
     """Chooses at each of `hints` (numbers of rows) among at most six candidates, the vendor's
     call among them, and joins neighbouring hints where one config is within 3 % of the best of
@@ -116,7 +116,7 @@ def choose_range(
     choices = [
         choose(
             p, partial(inputs, p.m), extern, options, device=device,
-            deterministic=deterministic, force=force, build=with_rows, timer=timer,
+            deterministic=deterministic, force=force, build=with_rows,
         )
         for p, options in zip(at, found, strict=True)
     ]  # fmt: skip
