@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch.fx import GraphModule
@@ -31,12 +32,6 @@ def emit_fx(program: Program, kernels: Kernels, outside: Outside, check_inputs: 
     return graph, fx_emit.Run(graph)
 
 
-def emit_hop(program: Program, kernels: Kernels, outside: Outside, check_inputs: bool) -> Host:
-    """A GraphModule that launches kernels through `triton_kernel_wrapper_mutation`."""
-    graph = _for_others(fx_emit.FxBackend(), program, kernels, outside, check_inputs)
-    return graph, fx_emit.Run(graph)
-
-
 def emit_for(
     backend: fx_emit.FxBackend,
     program: Program,
@@ -44,18 +39,7 @@ def emit_for(
     outside: Outside,
     check_inputs: bool,
 ) -> Host:
-    """A GraphModule, and what a backend of the user's makes of it."""
-    graph = _for_others(backend, program, kernels, outside, check_inputs)
-    return graph, backend.compile_graph(graph)
-
-
-def _for_others(
-    backend: fx_emit.FxBackend,
-    program: Program,
-    kernels: Kernels,
-    outside: Outside,
-    check_inputs: bool,
-) -> GraphModule:
+    """A GraphModule, and what a backend makes of it."""
     on_cpu = not uses_cuda(program)
 
     def load(define: DefineKernel) -> Any:
@@ -65,7 +49,7 @@ def _for_others(
             return kernels.launcher(define)
         return triton_rt.load_jit(kernel_source(define), interpret=on_cpu)
 
-    return fx_emit.emit(
+    graph = fx_emit.emit(
         program,
         backend.launch,
         load_kernel=load,
@@ -73,6 +57,14 @@ def _for_others(
         operators=outside.operators,
         check_inputs=check_inputs,
     )
+    return graph, backend.compile_graph(graph)
+
+
+class _Hop(fx_emit.FxBackend):
+    """Kernels are launched through `triton_kernel_wrapper_mutation`."""
+
+    def compile_graph(self, gm: GraphModule) -> Callable[..., Any]:
+        return fx_emit.Run(gm)
 
 
 def emit_cpp(program: Program, kernels: Kernels, outside: Outside, check_inputs: bool) -> Host:
@@ -85,6 +77,6 @@ def emit_cpp(program: Program, kernels: Kernels, outside: Outside, check_inputs:
 # `check_inputs`: the caller has not compared the inputs with the program's.
 EMITTERS: dict[str, Callable[[Program, Kernels, Outside, bool], Host]] = {
     "fx": emit_fx,
-    "hop": emit_hop,
+    "hop": partial(emit_for, _Hop()),
     "cpp": emit_cpp,
 }
