@@ -80,6 +80,60 @@ def test_numbers_of_each_parameter_are_parts_of_one_buffer() -> None:
     assert launches(compiled) == 4 and len(made) == 2  # of many points, of 16 n, of one, the counts
 
 
+MATRICES = [(48, 32), (64, 128), (32, 48), (128, 64), (64, 64), (16, 112)]
+LISTS: dict[str, tuple[Any, int]] = {
+    "sums": (lambda xs: [x.sum(0) for x in xs], 1),
+    "softmax": (lambda xs: [x.softmax(-1) for x in xs], 1),
+    "norms": (lambda xs: torch.stack(torch._foreach_norm(xs)), 3),
+    "variances": (lambda xs: [x.var(-1) for x in xs], 1),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_reductions_of_several_sizes_are_one_launch(name: str) -> None:
+    """The lists that have no other reason to be apart, whatever their sizes are."""
+    function, most = LISTS[name]
+    torch.manual_seed(0)
+    xs = [torch.randn(MATRICES[n % 6]) for n in range(9)]
+    compiled = compile_cli.compile(function, (xs,))
+    wanted = function([x.double() for x in xs])
+    torch.testing.assert_close(compiled(xs), wanted, check_dtype=False, rtol=1e-5, atol=1e-6)
+    found = sum(isinstance(o, Launch) for o in compiled.graph.program.ops)
+    assert found <= most
+
+
+def adafactor(
+    params: list[Tensor], grads: list[Tensor], rows: list[Tensor], columns: list[Tensor]
+) -> None:
+    """Factored second moments (Shazeer and Stern), the update clipped by its norm."""
+    for p, g, r, c in zip(params, grads, rows, columns, strict=True):
+        squares = g * g + 1e-30
+        r.lerp_(squares.mean(-1), 0.1)
+        c.lerp_(squares.mean(-2), 0.1)
+        u = g * (r / r.mean(-1, keepdim=True)).rsqrt()[:, None] * c.rsqrt()
+        p.add_(u / u.square().mean().sqrt().clamp(min=1.0), alpha=-1e-2)
+
+
+def test_factored_moments_of_several_sizes() -> None:
+    """As many launches as for matrices of one size, where they are cut alike."""
+
+    def make(dtype: torch.dtype) -> tuple[list[Tensor], ...]:
+        torch.manual_seed(0)
+        sizes = [(48, 32), (32, 48), (32, 32), (16, 16)] * 2
+        params, grads = ([torch.randn(s, dtype=dtype) for s in sizes] for _ in range(2))
+        return params, grads, *([g.square().mean(d) for g in grads] for d in (-1, -2))
+
+    given, wanted = make(torch.float32), make(torch.float32)
+    exact = tuple([t.double() for t in each] for each in wanted)
+    compiled = compile_cli.compile(adafactor, given)
+    given = make(torch.float32)
+    for _ in range(2):
+        compiled(*given)
+        adafactor(*exact)
+    torch.testing.assert_close(given, exact, check_dtype=False, rtol=2e-5, atol=2e-6)
+    assert launches(compiled) <= 4
+
+
 def parts(parameters: list[Any]) -> list[dict[str, Any]]:
     """Every other parameter decays."""
     return [

@@ -209,28 +209,100 @@ kernel k{n}(
       v3 = mul(v2, v2) : f32
       v4 = reduce sum(v3) : f32
     once:
-      store s{n}[i0] = v4
+      v5 = const {columns}.0 : f32
+      v6 = div(v4, v5) : f32
+      v7 = const {least} : f32
+      v8 = maximum(v6, v7) : f32
+      store s{n}[i0] = v8
 """
 
 
+SHAPES = {
+    "of equal sizes": [(3, 64)] * 3,
+    "of several sizes": [(3, 64), (5, 48), (1, 112), (70, 16)],
+    "of odd sizes": [(5, 33), (3, 70), (1, 5), (2, 127)],
+}
+
+
 @pytest.mark.parametrize("kind", ["persistent", "looped"])
-@pytest.mark.parametrize(("rows", "columns"), [(1, 70), (3, 64), (5, 33)])
-def test_reductions_of_equal_sizes(
-    tools: SimpleNamespace, kind: str, rows: int, columns: int
-) -> None:
-    nests = [parse_kernel(NORMS.format(n=n, rows=rows, columns=columns)) for n in range(3)]
-    other = parse_kernel(NORMS.format(n=3, rows=rows, columns=columns + 1))
-    assert len({*map(likeness, nests)}) == 1 and likeness(other) != likeness(nests[0]) is not None
+@pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)
+def test_reductions(tools: SimpleNamespace, kind: str, shapes: list[tuple[int, int]]) -> None:
+    """Sizes and constants that differ are found beside the buffers; what all have in common is
+    written as it is."""
+    nests = [parse_kernel(NORMS.format(n=n, rows=r, columns=c, least=c / 3))
+             for n, (r, c) in enumerate(shapes)]  # fmt: skip
+    other = parse_kernel(NORMS.format(n=9, rows=3, columns=64, least=0).replace("sum(", "max("))
+    steps = [c % 16 for _, c in shapes]
+    assert len({*map(likeness, nests)}) == len({step == 0 for step in steps})
+    assert likeness(other) != likeness(nests[0]) is not None
     rblock = 128 if kind == "persistent" else 16
     for xblock in (1, 2):
         schedule = replace(list_schedule(nests, {}), kind=kind, xblock=xblock, rblock=rblock)
         kernel = emit_list(nests, schedule)
+        assert ("s0 = " in kernel.source) == (len({*shapes}) > 1)
         tensors = {"c": torch.tensor(3.0)}
-        tensors |= {f"x{n}": torch.randn(rows, columns) for n in range(3)}
-        tensors |= {f"y{n}": torch.full((rows, columns), torch.nan) for n in range(3)}
-        tensors |= {f"s{n}": torch.full((rows,), torch.nan) for n in range(3)}
+        for n, (rows, columns) in enumerate(shapes):
+            tensors[f"x{n}"] = torch.randn(rows, columns)
+            tensors[f"y{n}"] = torch.full((rows, columns), torch.nan)
+            tensors[f"s{n}"] = torch.full((rows,), torch.nan)
         tools.launch(kernel, tensors, {})
-        for n in range(3):
+        for n, (_, columns) in enumerate(shapes):
             want = tensors[f"x{n}"] * 3
             torch.testing.assert_close(tensors[f"y{n}"], want)
-            torch.testing.assert_close(tensors[f"s{n}"], want.square().sum(-1))
+            total = want.square().sum(-1) / columns
+            torch.testing.assert_close(tensors[f"s{n}"], total.maximum(torch.tensor(columns / 3)))
+
+
+COLUMNS = """\
+kernel k{n}(
+    x{n}: bf16[{rows}, {columns}] cuda:0,
+    r{n}: f32[{rows}] cuda:0,
+    out y{n}: f32[{columns}] cuda:0,
+):
+  parallel i0 < {columns}:
+    over r0 < {rows}:
+      v0 = load x{n}[i0 + r0*{columns}] : bf16
+      v1 = cast(v0) : f32
+      v2 = load r{n}[r0] : f32
+      v3 = mul(v1, v2) : f32
+      v4 = reduce max(v3) : f32
+    once:
+      store y{n}[i0] = v4
+"""
+POINTS = """\
+kernel k{n}(
+    x{n}: bf16[{rows}, {columns}] cuda:0,
+    r{n}: f32[{rows}] cuda:0,
+    out y{n}: f32[{columns}, {rows}] cuda:0,
+):
+  parallel i0 < {columns}, i1 < {rows}:
+    once:
+      v0 = load x{n}[i0 + i1*{columns}] : bf16
+      v1 = cast(v0) : f32
+      v2 = load r{n}[i1] : f32
+      v3 = mul(v1, v2) : f32
+      store y{n}[i0*{rows} + i1] = v3
+"""
+
+
+@pytest.mark.parametrize("text", [COLUMNS, POINTS], ids=["columns", "points"])
+@pytest.mark.parametrize("shapes", [[(48, 64), (16, 32), (96, 16)], [(7, 33), (50, 5), (3, 9)]])
+def test_matrices_of_several_sizes(
+    tools: SimpleNamespace, text: str, shapes: list[tuple[int, int]]
+) -> None:
+    """Columns are reduced, and matrices turned around, under the schedule of the largest."""
+    texts = (text.format(n=n, rows=r, columns=c) for n, (r, c) in enumerate(shapes))
+    nests = [parse_kernel(t) for t in texts]
+    assert len({*map(likeness, nests)}) == 1
+    tensors = {}
+    for n, (rows, columns) in enumerate(shapes):
+        tensors[f"x{n}"] = torch.randn(rows, columns).bfloat16()
+        tensors[f"r{n}"] = torch.rand(rows)
+        tensors[f"y{n}"] = torch.full((columns,) if text is COLUMNS else (columns, rows), torch.nan)
+    kernel = emit_list(nests, list_schedule(nests, {}))
+    tools.launch(kernel, tensors, {})
+    for n in range(len(shapes)):
+        want = tensors[f"x{n}"].float() * tensors[f"r{n}"][:, None]
+        want = want.amax(0) if text is COLUMNS else want.T
+        torch.testing.assert_close(tensors[f"y{n}"], want, rtol=0, atol=0)
+    assert "ld.global" in ptx(tools, kernel)

@@ -9,7 +9,7 @@ from loop_ir.ir import Alike
 from triton_emit.errors import BadSchedule
 from triton_emit.forms.check import check
 from triton_emit.forms.kernel import KernelWriter
-from triton_emit.forms.lists import list_form
+from triton_emit.forms.lists import common, list_form
 from triton_emit.forms.lookback import LookbackWriter
 from triton_emit.forms.looped import LoopedWriter
 from triton_emit.forms.pairs import PairWriter
@@ -62,8 +62,9 @@ def emit_list(kernels: Sequence[Kernel], schedule: Schedule) -> TritonKernel:
     if schedule.pairs:
         raise BadSchedule(kernels[0].name, "pairs", 1, "False: a list of kernels has no pairs")
     origins = tuple(dict.fromkeys(o for k in kernels for o in k.origins))
-    first, form = _fitting(replace(kernels[0], origins=origins), schedule)
-    return list_form(form)(first, kernels, schedule).emit()
+    first, values = common(kernels)
+    first, form = _fitting(replace(first, origins=origins), schedule)
+    return list_form(form)(first, kernels, values, schedule).emit()
 
 
 def _fitting(kernel: Kernel, schedule: Schedule) -> tuple[Kernel, type[KernelWriter]]:

@@ -10,7 +10,7 @@ from itertools import accumulate
 
 import sympy
 
-from loop_ir import Buffer, Graph, Kernel, Load, Stmt, Store
+from loop_ir import Buffer, Graph, Kernel, Load, Node, Stmt, Store
 from loop_ir.fusion import Dependencies
 from loop_ir.ir import map_statements, new_buffer, span, statements, traffic, union_buffers
 from triton_emit import likeness
@@ -67,18 +67,35 @@ def gather(graph: Graph, hints: Mapping[str, int]) -> tuple[Graph, Lists]:
                     return
                 yield other
 
-    for number, node in deps.nodes.items():
-        if number in done:
-            continue
+    def needed(first: Kernel) -> list[int]:
+        """What others of its kind wait for alone, and could go now: it would be a list without
+        them."""
+        others = (deps.before[n] - done for n in waiting[kinds[first.name]] if n not in done)
+        found = set().union(*(o for o in others if all(map(goes, o))))
+        return sorted(found)
+
+    def goes(number: int) -> bool:
+        node = deps.nodes[number]
+        return isinstance(node, Kernel) and kinds[node.name] is not None and may_go(number, node)
+
+    def take(number: int, node: Node) -> None:
         members = [number]
         if isinstance(node, Kernel) and kinds[node.name] is not None:
             members += alike(number, node)
         done.update(members)
-        order += members
+        order.extend(members)
         kernels = [k for m in members if isinstance(k := deps.nodes[m], Kernel)]
         if len(kernels) > 1:
             lists[kernels[0].name] = tuple(kernels)
             parts.join(kernels)
+
+    for number, node in deps.nodes.items():
+        if number not in done and isinstance(node, Kernel) and kinds[node.name] is not None:
+            for other in needed(node):
+                if other not in done:
+                    take(other, deps.nodes[other])
+        if number not in done:
+            take(number, node)
     ordered = (deps.nodes[n] for n in order)
     nodes = (parts.placed(n) if isinstance(n, Kernel) else n for n in ordered)
     placed = {name: tuple(map(parts.placed, kernels)) for name, kernels in lists.items()}

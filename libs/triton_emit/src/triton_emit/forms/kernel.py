@@ -101,8 +101,12 @@ class KernelWriter(Writer):
         self.lines.head.append(f"xindex = {xindex}")
         self.shapes["x"] = "XBLOCK"
         numel = self.tiles["x"].numel
-        if not divides(self.schedule.xblock, numel):
+        if not self.divides(self.schedule.xblock, numel):
             self.masks["x"] = ("xmask", f"xindex < {self.write_sizes(numel)}")
+
+    def divides(self, block: int, numel: sympy.Expr) -> bool:
+        """Whether blocks of so many points end where the points do."""
+        return divides(block, numel)
 
     def aligned(self, xindex: str) -> str:
         """The points of a program with what Triton is to know of where they begin: it lays out a

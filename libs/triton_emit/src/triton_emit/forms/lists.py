@@ -4,43 +4,71 @@
     if program < 4:                     # the programs of the first kernel
         inout0 = inout0_0
         first = 0
-        size = 4000
+        s0 = 4000
     else:
         inout0 = inout0_1
         first = 4
-        size = 900
+        s0 = 900
     xindex = (program - first) * XBLOCK + tl.arange(0, XBLOCK)
 
-What they do is written, and compiled, once; a program finds its buffers and sizes in a tree of
-comparisons."""
+What they do is written, and compiled, once, as a kernel of dynamic sizes is; a program finds its
+buffers and sizes in a tree of comparisons."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
+from itertools import accumulate
 from math import gcd
+from typing import TypeAlias
 
 import sympy
 
-from loop_ir import Compute, Const, Index, Indirect, Kernel, Load, Reduce, Store
-from loop_ir.ir import statements
+from loop_ir import (
+    Axis,
+    Compute,
+    Const,
+    DType,
+    Index,
+    Indirect,
+    Kernel,
+    Load,
+    Reduce,
+    Stmt,
+    Store,
+    Symbol,
+)
+from loop_ir.ir import linear, map_statements, statements
+from symexpr import symbol
 from triton_emit.forms.kernel import KernelWriter, indented
-from triton_emit.schedule import Schedule, default_schedule
+from triton_emit.schedule import Schedule, default_schedule, index_bits
+from triton_emit.tiles import divides
+from triton_emit.values import TL_TYPES, literal_text
 from triton_emit.vectors import vector
 
 _LISTED = (Load, Store, Const, Index, Compute, Indirect, Reduce)
 _VECTOR = 16  # elements: sizes that are multiples of it need no narrower accesses
+_WHOLE = 1 << 31  # below it, what a constant is may be held as a size is
+
+Number: TypeAlias = int | float
+Values: TypeAlias = Mapping[sympy.Expr, tuple[Number, ...]]
+# What a number is written as: of a size, whether it says where vectors begin; of a constant, its
+# type.
+Written: TypeAlias = Callable[[Number, bool | DType], sympy.Expr]
 
 
 def likeness(kernel: Kernel) -> Hashable | None:
     """A key that is equal for kernels that `emit_list` can make one kernel of: they do the same to
-    different buffers, or to different parts of one buffer, and kernels of a single axis may differ
-    in its extent. None for a kernel that no list takes: one that scans or draws random numbers,
-    or one of dynamic sizes."""
+    different buffers, or to different parts of one buffer, and may differ in their sizes and
+    constants. None for a kernel that no list takes: one that scans or draws random numbers, or one
+    of dynamic sizes."""
     if kernel.symbols or not all(isinstance(s, _LISTED) for s in statements(kernel)):
         return None
     roles, starts = _roles(kernel), _starts(kernel)
+    wide, other = symbol("wide"), symbol("any")
+    like = _written(kernel, lambda n, kind: wide if kind is True and n % _VECTOR == 0 else other)
     body = tuple(
         (
             phase.axes,
@@ -48,19 +76,117 @@ def likeness(kernel: Kernel) -> Hashable | None:
             if isinstance(s, Load | Store)
             else s,
         )
-        for phase in kernel.phases
+        for phase in like.phases
         for s in phase.body
     )
-    axes: Hashable = kernel.axes
-    if _of_any_extent(kernel):
-        axes = (kernel.axes[0].symbol, int(kernel.axes[0].extent) % _VECTOR == 0)
     types = frozenset((roles[b.name], b.type.dtype, b.type.device) for b in kernel.buffers)
-    return axes, str(body), types  # as text: 1, 1.0 and True differ
+    return like.axes, str(body), types  # as text: 1, 1.0 and True differ
 
 
-def _of_any_extent(kernel: Kernel) -> bool:
-    """Whether others of a list may have other extents of its one axis."""
-    return len(kernel.axes) == 1 and not any(p.axes for p in kernel.phases)
+def common(kernels: Sequence[Kernel]) -> tuple[Kernel, Values]:
+    """The first of some kernels that are alike, with symbols for the sizes and constants that they
+    do not have in common, whose hints are those of the kernel of the most points; the numbers that
+    each symbol is, kernel by kernel."""
+    each = zip(*map(_numbers, kernels), strict=True)
+    values: dict[sympy.Expr, tuple[Number, ...]] = {}
+    known: dict[tuple[Hashable, ...], sympy.Expr] = {}
+
+    def chosen(n: Number, kind: bool | DType) -> sympy.Expr:
+        own = next(each)
+        if len(set(own)) == 1:
+            return sympy.sympify(n)
+        whole = all(float(v).is_integer() and abs(v) < _WHOLE for v in own)
+        own = tuple(map(int, own)) if whole else own
+        name = f"own{len(values)}"
+        new = symbol(name) if whole else sympy.Symbol(name, real=True)
+        found = known.setdefault((own, None if whole else kind), new)
+        values[found] = own
+        return found
+
+    first = _written(kernels[0], chosen)
+    axes = (*first.axes, *(a for p in first.phases for a in p.axes))
+    points = _of_each(sympy.Mul(*(a.extent for a in axes)), values, len(kernels))
+    most = points.index(max(points))
+    ranges = [(str(s), list(map(int, own))) for s, own in values.items() if s.is_integer]
+    symbols = tuple(Symbol(name, min(own), max(own), own[most]) for name, own in ranges)
+    return replace(first, symbols=symbols), values
+
+
+def _numbers(kernel: Kernel) -> list[Number]:
+    """What may differ between kernels that are alike, in the order in which it is written."""
+    found: list[Number] = []
+
+    def noted(n: Number, kind: bool | DType) -> sympy.Expr:
+        found.append(n)
+        return sympy.S.One
+
+    _written(kernel, noted)
+    return found
+
+
+def _of_each(e: sympy.Expr, values: Values, count: int) -> list[Number]:
+    """What an expression of the symbols of `common` is for each of so many kernels."""
+    known = [{s: sympy.sympify(own[n]) for s, own in values.items()} for n in range(count)]
+    exact = [sympy.sympify(e).xreplace(own) for own in known]
+    return [int(x) if x.is_integer else float(x) for x in exact]
+
+
+def _written(kernel: Kernel, number: Written) -> Kernel:
+    """The kernel with what `number` gives for its extents, its constants, and the steps and places
+    of indices that are linear; not for steps of one, along which memory is read side by side."""
+    wide = _side_by_side(kernel)
+
+    def axes(own: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        return tuple(replace(a, extent=number(int(a.extent), a.symbol in wide)) for a in own)
+
+    starts = _starts(kernel)
+
+    def index(e: sympy.Expr, start: int = 0) -> sympy.Expr:
+        terms = _terms(e - start if start else e)
+        if terms is None:
+            return e
+        parts = [n if abs(n) < 2 else number(n, True) for _, n in terms]
+        return sympy.Add(start, *(n * s for (s, _), n in zip(terms, parts, strict=True)))
+
+    def stmt(s: Stmt) -> Stmt:
+        if isinstance(s, Load | Store):
+            return replace(s, index=index(s.index, starts[s.buffer]))
+        if isinstance(s, Index):
+            return replace(s, expr=index(s.expr))
+        if isinstance(s, Indirect):
+            return replace(s, extent=number(int(s.extent), False))
+        if isinstance(s, Const) and _varies(s):
+            new = number(s.value, s.dtype)
+            return s if new.is_number else Index(s.out, new, s.dtype)
+        return s
+
+    like = map_statements(replace(kernel, axes=axes(kernel.axes)), stmt)
+    return replace(like, phases=tuple(replace(p, axes=axes(p.axes)) for p in like.phases))
+
+
+def _varies(const: Const) -> bool:
+    """Whether another number may stand here: not for those that operations make less of."""
+    n, dtype = const.value, const.dtype
+    simple = not math.isfinite(n) or n in (0, 1, -1, 2, 0.5)
+    held = dtype.itemsize > 1 if dtype.is_float else dtype.is_int and abs(n) < _WHOLE
+    return held and not simple
+
+
+@lru_cache(1024)
+def _terms(e: sympy.Expr) -> tuple[tuple[sympy.Expr, int], ...] | None:
+    """Symbols of an index with their steps, and 1 with its place; None where it is not linear."""
+    form = linear(e, tuple(sorted(e.free_symbols, key=str)))
+    numbers = None if form is None else (*form.terms, (sympy.S.One, form.rest))
+    if numbers is None or not all(n.is_Integer for _, n in numbers):
+        return None
+    return tuple((s, int(n)) for s, n in numbers)
+
+
+def _side_by_side(kernel: Kernel) -> set[sympy.Expr]:
+    """The axes along which tensors of the most axes are read and written side by side."""
+    indices = [_terms(s.index) or () for s in statements(kernel) if isinstance(s, Load | Store)]
+    most = max(map(len, indices), default=0)
+    return {s for terms in indices if len(terms) == most for s, n in terms if n == 1}
 
 
 def _roles(kernel: Kernel) -> dict[str, str]:
@@ -82,13 +208,15 @@ def _starts(kernel: Kernel) -> dict[str, int]:
 def list_schedule(kernels: Sequence[Kernel], hints: Mapping[str, int]) -> Schedule:
     """The schedule of a kernel with the points of all of them, each for itself: in a list some
     sizes may be odd, and what it moves is small."""
-    (first, *_) = kernels
+    first, values = common(kernels)
     step = _VECTOR
-    if _of_any_extent(first):
+    if len(first.axes) == 1 and not any(p.axes for p in first.phases):
         extents = [int(k.axes[0].extent) for k in kernels]
         first = replace(first, axes=(replace(first.axes[0], extent=sympy.Integer(sum(extents))),))
         step = gcd(*extents, _VECTOR)
     schedule = default_schedule(first, hints)
+    if values:
+        schedule = replace(schedule, index_bits=max(map(index_bits, kernels)))
     if schedule.pairs:
         schedule = replace(schedule, pairs=False, vector=vector(first))
     return schedule if step == _VECTOR else replace(schedule, vector=step)
@@ -102,17 +230,24 @@ def list_form(form: type[KernelWriter]) -> type[ListWriter]:
 class ListWriter(KernelWriter):
     """Writes the first of some kernels for the buffers and sizes of all (`list_form`)."""
 
-    def __init__(self, first: Kernel, kernels: Sequence[Kernel], schedule: Schedule) -> None:
+    def __init__(
+        self,
+        first: Kernel,
+        kernels: Sequence[Kernel],
+        values: Values,
+        schedule: Schedule,
+    ) -> None:
         super().__init__(first, schedule)
         self.kernels = kernels
-        self.extents = [int(sympy.Mul(*(a.extent for a in k.axes))) for k in kernels]
+        self.values = values
+        self.types = {s.expr: s.dtype for s in statements(first) if isinstance(s, Index)}
 
-    def define_tiles(self) -> None:
-        super().define_tiles()
-        if _of_any_extent(self.kernel):  # else all have the same
-            self.masks.pop("x", None)
-            if any(n % self.schedule.xblock for n in self.extents):
-                self.masks["x"] = ("xmask", "xindex < size")
+    def each(self, e: sympy.Expr) -> list[Number]:
+        """What an expression is for each kernel."""
+        return _of_each(e, self.values, len(self.kernels))
+
+    def divides(self, block: int, numel: sympy.Expr) -> bool:
+        return all(divides(block, sympy.Integer(n)) for n in self.each(numel))
 
     def program(self) -> str:
         return "(program - first)"
@@ -120,11 +255,7 @@ class ListWriter(KernelWriter):
     @property
     def starts(self) -> list[int]:
         """The first program of each kernel, and the number of all."""
-        found = [0]
-        alike = 0 if _of_any_extent(self.kernel) else int(super().programs())
-        for extent in self.extents:
-            found.append(found[-1] + (alike or -(-extent // self.schedule.xblock)))
-        return found
+        return list(accumulate(map(int, self.each(super().programs())), initial=0))
 
     def programs(self) -> sympy.Expr:
         return sympy.Integer(self.starts[-1])
@@ -158,7 +289,8 @@ class ListWriter(KernelWriter):
 
     def prelude(self) -> list[str]:
         choices: list[list[str]] = []
-        for own, first, size in zip(self.own, self.starts, self.extents, strict=False):
+        sizes = {param.name: (e, self.each(e)) for e, param in self.params.sizes.items()}
+        for number, (own, first) in enumerate(zip(self.own, self.starts, strict=False)):
             lines = [
                 f"{name} = {param}" + (f" {'-' if n < 0 else '+'} {abs(n)}" if n else "")
                 for name, param, _, n in own
@@ -166,11 +298,17 @@ class ListWriter(KernelWriter):
             ]
             if self.kernel.axes:
                 lines.append(f"first = {first}")
-            if "size" in self.masks.get("x", ("", ""))[1]:
-                lines.append(f"size = {size}")
+            lines += [f"{s} = {self.number(e, n[number])}" for s, (e, n) in sizes.items()]
             choices.append(lines)
         wide = ".to(tl.int64)" if self.bits == 64 else ""
         return [f"program = tl.program_id(0){wide}", *_tree(choices, self.starts, 0)]
+
+    def number(self, e: sympy.Expr, n: Number) -> str:
+        """A size, or a number of some type, as text."""
+        if e.is_integer:
+            return str(n) if self.bits == 32 else f"tl.full((), {n}, tl.int64)"
+        dtype = self.types[e] if e.is_Symbol else DType.f64
+        return f"tl.full((), {literal_text(float(n), dtype)}, {TL_TYPES[dtype]})"
 
 
 def _tree(choices: Sequence[list[str]], starts: Sequence[int], first: int) -> Iterator[str]:

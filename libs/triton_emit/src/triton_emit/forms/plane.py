@@ -4,7 +4,7 @@ import sympy
 
 from loop_ir import Axis, Load, Store, across
 from triton_emit.forms.kernel import KernelWriter, ceiling_division
-from triton_emit.tiles import Tile, divides
+from triton_emit.tiles import Tile
 
 
 class PlaneWriter(KernelWriter):
@@ -50,7 +50,7 @@ class PlaneWriter(KernelWriter):
             index = f"tl.multiple_of({index}, {most if alone else [most, 1]})"
         self.lines.head.append(f"{flat} = {index}")
         self.shapes[key] = name
-        if not divides(block, tile.numel):
+        if not self.divides(block, tile.numel):
             self.masks[key] = (f"{key}mask", f"{flat} < {self.write_sizes(tile.numel)}")
 
     def turns(self, stmt: Load | Store) -> bool:

@@ -31,7 +31,7 @@ from triton_emit.schedule import (
     shares_rows,
     walks,
 )
-from triton_emit.tiles import Tile, divides
+from triton_emit.tiles import Tile
 from triton_emit.vectors import access
 
 # Reductions that neither count their elements nor say where they are.
@@ -171,7 +171,7 @@ class RowWriter(KernelWriter):
         name = tile.flat.replace("rindex", "rmask")
         wide, extent = (found[-1].extent for found in (tile.axes, axes))
         parts = [] if wide == extent else [f"{tile.flat} % {wide} < {extent}"]
-        if not divides(block, tile.numel):
+        if not self.divides(block, tile.numel):
             parts.append(f"{tile.flat} < {self.write_sizes(tile.numel)}")
         if parts:
             text = parts[0] if len(parts) == 1 else f"({parts[0]}) & ({parts[1]})"

@@ -9,7 +9,7 @@ from triton_emit.body import Lines
 from triton_emit.forms.kernel import indented
 from triton_emit.forms.persistent import PersistentWriter
 from triton_emit.schedule import Schedule
-from triton_emit.tiles import Tile, divides
+from triton_emit.tiles import Tile
 from triton_emit.values import TL_TYPES, Value
 
 
@@ -41,7 +41,7 @@ class WalkWriter(PersistentWriter):
         self.constants.append(("XBLOCK", block))
         self.lines.head.append("rows = tl.arange(0, XBLOCK)[:, None]")
         self.shapes["x"] = "XBLOCK"
-        if not divides(block, rows.extent):
+        if not self.divides(block, rows.extent):
             self.masks["x"] = ("xmask", f"xindex < {self.write_sizes(rows.extent)}")
 
     def write_body(self) -> None:
