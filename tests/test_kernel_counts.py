@@ -248,7 +248,7 @@ def unscaling() -> tuple[Callable[..., Any], tuple[Tensor, ...]]:
 
 
 STEPS = {
-    "gradients clipped": Step(clipping, (4,)),
+    "gradients clipped": Step(clipping, (3,)),
     "gradients unscaled": Step(unscaling, (2,)),
     "optimizer": Step(optimizer, (2,)),
     "optimizer of a hundred": Step(partial(optimizer, 100), (4,)),
