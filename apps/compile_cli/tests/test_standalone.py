@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -177,6 +178,46 @@ def test_damaged_and_foreign_files_are_refused(saved: Path, tmp_path: Path) -> N
     with zipfile.ZipFile(tmp_path / "other.zip", "w") as other:
         other.writestr("readme", "")
     refused("KeyError", "binary", tmp_path / "other.zip")
+
+
+def test_files_of_others_are_refused_with_the_reason(saved: Path, tmp_path: Path) -> None:
+    """What is hostile in a manifest, a program, constants and a zip, its digests being right."""
+    files = {name: (saved / name).read_bytes() for name in ("manifest.json", "program.txt")}
+
+    def refused(why: str, compression: int = zipfile.ZIP_STORED, **changes: Any) -> None:
+        program = changes.pop("program", files["program.txt"])
+        manifest = json.loads(files["manifest.json"]) | changes
+        manifest["files"] = {"program.txt": hashlib.sha256(program).hexdigest()}
+        text = changes.get("manifest", json.dumps(manifest))
+        with zipfile.ZipFile(tmp_path / "x.zip", "w", compression) as out:
+            out.writestr("manifest.json", text)
+            out.writestr("program.txt", program)
+        with pytest.raises(BadArtifact, match=why):
+            CompiledArtifact.load(path=tmp_path / "x.zip")
+
+    refused("not compressed", zipfile.ZIP_DEFLATED)
+    refused("RecursionError", manifest="[" * 100_000)
+    refused("TypeError", lazy=7)
+    refused("ParseError", program=files["program.txt"].replace(b"return", b"retrun"))
+    text = files["program.txt"].replace(b"int64_t", b"int65_t")
+    if text != files["program.txt"]:  # kernels in C++
+        refused("refused the text", program=text)
+    layout = {"size": [-1], "stride": [1], "device": "cpu"}
+    refused("KeyError", constants={"c": layout})
+    whole = (tmp_path / "x.zip").read_bytes()
+    for at in range(0, len(whole), 7):
+        damaged = bytearray(whole)
+        damaged[at] ^= 0x55
+        (tmp_path / "x.zip").write_bytes(damaged)
+        with pytest.raises(BadArtifact):
+            CompiledArtifact.load(path=tmp_path / "x.zip")
+
+
+def test_a_file_says_no_folder_to_write_to(saved: Path, tmp_path: Path) -> None:
+    options = json.loads((saved / "manifest.json").read_text())["options"]
+    _edit(saved, options=options | {"cache_dir": str(tmp_path / "elsewhere")})
+    loaded = CompiledArtifact.load(path=saved, format="unpacked")
+    assert torch.allclose(loaded(X)[0], X.sin()) and not (tmp_path / "elsewhere").exists()
 
 
 def test_another_process_loads_it_without_tracing(saved: Path, tmp_path: Path) -> None:

@@ -49,9 +49,13 @@ def read(path: Path, format: Format) -> tuple[dict[str, Any], dict[str, bytes]]:
             files = {name: (path / name).read_bytes() for name in manifest["files"]}
         else:
             with zipfile.ZipFile(path) as found:
+                if any(each.compress_type != zipfile.ZIP_STORED for each in found.infolist()):
+                    raise BadArtifact(path, "an artifact is not compressed")
                 manifest = _manifest(path, found.read(MANIFEST))
                 files = {name: found.read(name) for name in manifest["files"]}
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+    except BadArtifact:
+        raise
+    except Exception as error:  # damaged bytes make of zips and JSON what they do
         raise BadArtifact(path, f"{type(error).__name__}: {error}") from error
     for name, data in files.items():
         if hashlib.sha256(data).hexdigest() != manifest["files"][name]:

@@ -16,10 +16,9 @@ import compile_cli.artifact_file as artifact_file
 import triton_rt
 from compile_cli.artifact import Artifact
 from compile_cli.artifact_file import Format
-from compile_cli.errors import BadArtifact, NoArtifact, UnknownOption
+from compile_cli.errors import BadArtifact, NoArtifact
 from compile_cli.options import Options
 from planner import Kernels, expected_variants, uses_cuda
-from triton_rt.errors import TritonRTError
 from wrapper_ir import parse_program
 
 Source = tuple[Literal["result", "input"], int]
@@ -97,7 +96,7 @@ class CompiledArtifact:
                 _constants(manifest["constants"], files),
                 tuple(manifest["aligned"]),
                 tuple((int(i), bool(conj), bool(neg)) for i, conj, neg in manifest["lazy"]),
-                Options.from_mapping(manifest["options"]),
+                Options.from_mapping(manifest["options"] | {"cache_dir": None, "jobs": 0}),
             )
             sources = tuple((str(kind), int(i)) for kind, i in manifest["results"])
             binaries = [
@@ -106,7 +105,9 @@ class CompiledArtifact:
                 if name.startswith("kernels/")
             ]
             run = artifact.load(binaries)
-        except (KeyError, TypeError, ValueError, UnknownOption, TritonRTError) as error:
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # whatever a manifest, a program or constants make of it
             raise BadArtifact(path, f"{type(error).__name__}: {error}") from error
         return CompiledArtifact(_mapped(run, sources), (artifact, sources))  # type: ignore[arg-type]  # kinds are checked as they are used
 
