@@ -106,24 +106,16 @@ class Bound:
         self._zeroed: dict[tuple[str, torch.device, int], torch.Tensor] = {}
 
     def __call__(self, inputs: Inputs, m: int | None = None) -> None:
-        problem = self.problem
-        if m is not None and m != problem.m:
-            return self._run(inputs, m)
-        if not (problem.m and problem.n):
-            return None
-        values = self._values(inputs, problem.m)
-        for (_, lazy), order, grid in zip(self._steps, self._order, self._grids, strict=True):
-            lazy.launch(grid, *order.filled(values, problem.m))
-        return None
-
-    def _run(self, inputs: Inputs, m: int) -> None:
-        if "M" not in self.problem.dynamic:
-            raise InvalidArguments(f"{self.problem}: {m} rows, and M is not dynamic")
-        if not (m and self.problem.n):
+        problem, rows = self.problem, self.problem.m if m is None else m
+        usual = rows == problem.m
+        if not usual and "M" not in problem.dynamic:
+            raise InvalidArguments(f"{problem}: {rows} rows, and M is not dynamic")
+        if not (rows and problem.n):
             return
-        values = self._values(inputs, m)
-        for (kernel, lazy), order in zip(self._steps, self._order, strict=True):
-            lazy.launch(kernel.grid(m, self.problem.n), *order.filled(values, m))
+        values = self._values(inputs, rows)
+        for (kernel, lazy), order, grid in zip(self._steps, self._order, self._grids, strict=True):
+            here = grid if usual else kernel.grid(rows, problem.n)
+            lazy.launch(here, *order.filled(values, rows))
 
     def prepare(self, inputs: Inputs, m: int | None = None) -> None:
         """Starts to compile, in the pool, the variants that these tensors need; in most cases
