@@ -13,7 +13,17 @@ import sympy
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from symexpr import from_one_line, one_line, parse, symbol, to_cpp, to_function, to_python
+from symexpr import (
+    Min,
+    from_one_line,
+    one_line,
+    parse,
+    symbol,
+    to_cpp,
+    to_function,
+    to_python,
+    to_triton,
+)
 from symexpr.errors import BadName
 
 PIECES = [
@@ -79,3 +89,20 @@ def test_what_is_printed_names_no_code():
         to_function(sympy.Integer(1), ["a=print(1)"])
     with pytest.raises(BadName):
         to_function(parse("a + 1"), ["a", "lambda"])
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        (to_python, ["min", "max", "math", "\ufb01"]),
+        (to_cpp, ["int", "std", "symexpr", "xor", "\ufb01"]),
+        (to_triton, ["tl", "floor_div", "\ufb01"]),
+    ],
+)
+def test_names_that_mean_something_else_in_a_text(text, names):
+    """`min(min, a)` calls a number; the ligature of f and i is read as two letters, another name."""
+    for name in names:
+        with pytest.raises(BadName, match="symbol"):
+            text(Min(symbol(name), symbol("a")))
+    with pytest.raises(BadName, match="something else"):
+        to_function(symbol("a"), ["a", "a"])

@@ -75,11 +75,13 @@ class ParseError(SymexprError, ValueError):
 
 
 class BadName(SymexprError, ValueError):
-    """A symbol whose name is no identifier: its text would be another expression."""
+    """A symbol whose name is no identifier, or taken: its text would be another expression."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(
+        self, name: str, why: str = "a name has to be an identifier, and no Python keyword"
+    ) -> None:
         self.name = name
-        super().__init__(f"symbol {name!r}: a name has to be an identifier, and no Python keyword")
+        super().__init__(f"symbol {name!r}: {why}")
 
 
 class BadRange(SymexprError, ValueError):

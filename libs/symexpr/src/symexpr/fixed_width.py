@@ -76,7 +76,7 @@ class FixedWidthPrinter(Printer):
     # -- shared
 
     def visit_Symbol(self, e: sympy.Symbol) -> Text:
-        return Text(check_name(e.name), ATOM, self.bits)
+        return Text(check_name(e.name, self.taken), ATOM, self.bits)
 
     def visit_BooleanTrue(self, e: sympy.Basic) -> Text:
         return Text(self.true, ATOM, 0)

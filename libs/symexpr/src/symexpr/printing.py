@@ -74,6 +74,8 @@ class Printer:
     """The text of `sstr`: what `parse` reads back."""
 
     target = "text"
+    # Names that symbols may not have: the language, or the text, means something else by them.
+    taken: ClassVar[frozenset[str]] = frozenset()
     # Nodes that are infix operators: the sign of each, and its level.
     operators: ClassVar[dict[str, tuple[str, int]]] = {
         "FloorDiv": ("//", PRODUCT),
@@ -131,7 +133,7 @@ class Printer:
     # -- leaves
 
     def visit_Symbol(self, e: sympy.Symbol) -> Text:
-        return Text(check_name(e.name))
+        return Text(check_name(e.name, self.taken))
 
     def visit_Integer(self, e: sympy.Integer) -> Text:
         return Text(str(e.p), ATOM if e.p >= 0 else UNARY, 0)

@@ -25,6 +25,7 @@ class PythonPrinter(Printer):
         "CeilToInt": "math.ceil",
         "TruncToInt": "math.trunc",
     }
+    taken = frozenset({"min", "max", "float", "round", "math"})
 
     def visit_CeilDiv(self, e: sympy.Function) -> Text:
         a, b = e.args
@@ -67,8 +68,8 @@ def to_function(e: Any, names: Sequence[str]) -> Callable[..., Any]:
     >>> to_function((parse("s0*32//4"), parse("s0 > 3")), ["s0"])(7)
     (56, True)
     """
-    for name in names:
-        check_name(name)
+    for i, name in enumerate(names):
+        check_name(name, {*PythonPrinter.taken, *names[:i]})
     text = _nested(e, set(names))
     made: Callable[..., Any] = eval(f"lambda {', '.join(names)}: {text}", {"math": math})
     return made

@@ -1,10 +1,11 @@
 """Integer terms: coefficients, exact division, and the base of the functions."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from functools import cmp_to_key, lru_cache
 from keyword import kwlist
 from math import gcd
 from typing import Any, cast
+from unicodedata import normalize
 
 import sympy
 from sympy import Expr
@@ -28,10 +29,13 @@ def free_symbols(e: Basic) -> frozenset[sympy.Symbol]:
     return frozenset(e.free_symbols)
 
 
-def check_name(name: str) -> str:
-    """The name of a symbol, which texts hold as it is. Raises BadName."""
-    if not name.isidentifier() or name in kwlist:
+def check_name(name: str, taken: Container[str] = ()) -> str:
+    """The name of a symbol, which texts hold as it is: Python reads the same name there, and the
+    text means nothing else by it (`taken`). Raises BadName."""
+    if not name.isidentifier() or name in kwlist or name != normalize("NFKC", name):
         raise BadName(name)
+    if name in taken:
+        raise BadName(name, "the text calls something else that")
     return name
 
 

@@ -35,6 +35,7 @@ class TritonPrinter(FixedWidthPrinter):
     """Triton text over `tl` and TRITON_PRELUDE, for scalars and tensors."""
 
     target = "Triton"
+    taken = frozenset({"tl", "floor_div", "floor_mod", "ceil_div"})
     true, false = "True", "False"
     operators: ClassVar[dict[str, tuple[str, int]]] = {
         **FixedWidthPrinter.operators,
