@@ -155,6 +155,9 @@ def test_damaged_and_foreign_files_are_refused(saved: Path, tmp_path: Path) -> N
             CompiledArtifact.load(path=path, format=format)
 
     good = (saved / "manifest.json").read_text(), (saved / "program.txt").read_text()
+    (saved / "manifest.json").write_text("[" * 100_000)
+    refused("RecursionError")
+    (saved / "manifest.json").write_text(good[0])
     for why, changes in {
         "format 7": {"format": 7},
         "made by": {"versions": {"torch": "1.0"}},

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from aten_lowering import decompositions, own_composites
 from aten_lowering.layouts import LAYOUTS, OPERANDS
@@ -188,19 +189,29 @@ def test_transforms_on_a_gpu_run_in_three_dimensions_at_a_time(
 
 @pytest.mark.parametrize(("channels", "side"), [(3, 3), (3, 1), (15, 3), (16, 3)])
 @pytest.mark.parametrize("rank", [4, 5])
-def test_resampled_channels_stay_last_on_a_gpu(rank: int, channels: int, side: int) -> None:
-    """However few: torch's fake tensors say contiguous of less than 16."""
+@pytest.mark.parametrize("tracing", ["real", "symbolic"])
+def test_resampled_channels_stay_last_on_a_gpu(
+    rank: int, channels: int, side: int, tracing: Any
+) -> None:
+    """However few: torch's fake tensors say contiguous of less than 16. Unknown sizes of what needs
+    gradients are decomposed."""
     lies = (torch.channels_last, torch.channels_last_3d)[rank - 4]
 
     def run(x: torch.Tensor) -> torch.Tensor:
         mode = ("bilinear", "trilinear")[rank - 4]
         return torch.nn.functional.interpolate(x, scale_factor=2, mode=mode)
 
-    with own_composites(), FakeTensorMode(), torch.device("cuda"):
+    with own_composites(), FakeTensorMode(shape_env=ShapeEnv()) as mode, torch.device("cuda"):
         x = torch.empty([2, channels, side, side, side][:rank]).to(memory_format=lies)
-        traced = make_fx(run, decompositions())(x)
+        if tracing == "symbolic":
+            with unset_fake_temporarily():
+                real = torch.empty(x.shape, device="cpu").to(memory_format=lies)
+            x = mode.from_tensor(real).cuda().requires_grad_()
+        traced = make_fx(run, decompositions(), tracing_mode=tracing)(x)
     (output,) = traced.graph.find_nodes(op="output")
-    assert output.args[0].meta["val"].is_contiguous(memory_format=lies)
+    made = output.args[0].meta["val"]
+    wanted = torch.empty(tuple(map(int, made.shape))).to(memory_format=lies)
+    assert tuple(map(int, made.stride())) == wanted.stride()
 
 
 def test_every_rule_on_operands_is_tested() -> None:

@@ -16,7 +16,15 @@ from typing import Any
 import pytest
 
 import multikernel
-from multikernel import BoundedFolder, Decision, RecordFolder, RecordStore, TableStore
+from multikernel import (
+    BoundedFolder,
+    ChoiceTable,
+    Decision,
+    InvalidChoices,
+    RecordFolder,
+    RecordStore,
+    TableStore,
+)
 
 RECORD = {"version": 1, "winner": "a", "times": {"a": 1.5}, "sizes": [4, 8]}
 
@@ -59,6 +67,17 @@ def test_a_store_finds_what_an_earlier_version_stored(tmp_path: Path) -> None:
     (tmp_path / f"{other}.json").write_bytes(as_written_before("key"))
     with pytest.warns(UserWarning, match="ignoring .* another key"):
         assert RecordStore(tmp_path).get("another") is None
+
+
+def test_brackets_without_end_are_damage(tmp_path: Path) -> None:
+    """Python's reader of JSON gives up on them by a RecursionError."""
+    said: list[str] = []
+    records = folder(tmp_path, said)
+    records.file("deep").write_bytes(b"[" * 100_000)
+    assert records.read("deep", dict) is None and not records.file("deep").exists()
+    assert said[0].startswith("deep.json: ")
+    with pytest.raises(InvalidChoices):
+        ChoiceTable.loads("[" * 100_000)
 
 
 def test_a_table_of_an_earlier_version_is_loaded(tmp_path: Path) -> None:

@@ -53,6 +53,6 @@ class ChoiceTable:
             for row in data["choices"]:
                 sizes = tuple(int(size) for size in row["sizes"])
                 table._choices[str(row["kernel"]), sizes] = str(row["variant"])
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise InvalidChoices(f"not a choice table: {error!r}; write it with dumps()") from error
         return table

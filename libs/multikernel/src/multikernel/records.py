@@ -67,7 +67,7 @@ class RecordFolder:
             return None
         try:
             return parse(decode(data))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             with contextlib.suppress(OSError):
                 file.unlink()
             self._damaged(file, error)
