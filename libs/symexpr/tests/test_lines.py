@@ -100,7 +100,7 @@ def test_what_is_printed_names_no_code():
     ],
 )
 def test_names_that_mean_something_else_in_a_text(text, names):
-    """`min(min, a)` calls a number; the ligature of f and i is read as two letters, another name."""
+    """`min(min, a)` calls a number; the ligature of f and i is read as two letters."""
     for name in names:
         with pytest.raises(BadName, match="symbol"):
             text(Min(symbol(name), symbol("a")))

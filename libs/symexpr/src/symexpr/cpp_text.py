@@ -52,19 +52,22 @@ CPP_PRELUDE = f"""\
 {CPP_FUNCTIONS}"""
 
 
+_WORDS = """
+alignas alignof and_eq asm auto bitand bitor bool case catch char char16_t char32_t compl const
+const_cast constexpr decltype default delete do double dynamic_cast enum explicit export extern
+false float for friend goto inline int int32_t int64_t long mutable namespace new noexcept not_eq
+nullptr operator or_eq private protected public register reinterpret_cast short signed sizeof
+static static_assert static_cast std struct switch symexpr template this thread_local throw true
+typedef typeid typename union unsigned using virtual void volatile wchar_t xor xor_eq
+"""
+"""What C++17 and the texts have for themselves."""
+
+
 class CppPrinter(FixedWidthPrinter):
     """C++17 text over `<cstdint> <algorithm> <cmath>` and CPP_PRELUDE."""
 
     target = "C++"
-    taken = frozenset(
-        """alignas alignof and_eq asm auto bitand bitor bool case catch char char16_t char32_t compl
-        const const_cast constexpr decltype default delete do double dynamic_cast enum explicit
-        export extern false float for friend goto inline int int32_t int64_t long mutable namespace
-        new noexcept not_eq nullptr operator or_eq private protected public register
-        reinterpret_cast short signed sizeof static static_assert static_cast std struct switch
-        symexpr template this thread_local throw true typedef typeid typename union unsigned using
-        virtual void volatile wchar_t xor xor_eq""".split()
-    )
+    taken = frozenset(_WORDS.split())
     operators: ClassVar[dict[str, tuple[str, int]]] = {
         **FixedWidthPrinter.operators,
         "And": (" && ", CHOICE + 2),
