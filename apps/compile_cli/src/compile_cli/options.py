@@ -81,7 +81,8 @@ class Options(Settings):
         of finite numbers, and at inputs that hold one; for debugging: every result is read back.
     tune: `auto` measures a few schedules of kernels that move more than a megabyte, where the guess
         is in doubt, within a tenth of the time that a compilation takes; `max` measures all
-        candidates of all such kernels; `off` none. What was measured is kept in the cache.
+        candidates of all such kernels, and has channels-last convolutions of one place be products
+        of matrices; `off` none. What was measured is kept in the cache.
     tune_at: what kernels are measured on: with `compile`, tensors that are made up; with
         `first_call`, what the first call is given, in place (`torch.compile`: a graph is compiled
         when it is first called), and tensors that are made up for what it computes.

@@ -294,12 +294,14 @@ def early_passes(
     options: Options, last: ChannelsLast, half: bool = False
 ) -> tuple[Pass[fx.Graph], ...]:
     """Passes on the ATen graph that only some compilations run. half: it is the forward half of a
-    training graph, of which statistics follow each convolution, and products gain nothing."""
+    training graph, of which statistics follow each convolution, and products gain nothing. To
+    choose many products takes several times what all else of a compilation does."""
+    products = options.fuse and not half and options.tune == "max"
     chosen: tuple[tuple[Pass[fx.Graph], bool], ...] = (
         (FxPass(pad_matmuls), options.gemm != "extern"),
         (FxPass(convolution_bias), options.fuse),
         (last, options.channels_last != "off"),
-        (FxPass(pointwise_convolutions), options.fuse and not half),
+        (FxPass(pointwise_convolutions), products),
     )
     return tuple(one for one, wanted in chosen if wanted)
 
