@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from aten_lowering.errors import DependsOnData as DependsOnData
     from aten_lowering.errors import UnsupportedGraph as UnsupportedGraph
     from aten_lowering.extern import UNFILLED as UNFILLED
+    from aten_lowering.extern import Fallback as Fallback
     from aten_lowering.functional import StatesOfLSTMs as StatesOfLSTMs
     from aten_lowering.functional import decompose as decompose
     from aten_lowering.functional import module_of as module_of
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from aten_lowering.memory import size_hints as size_hints
     from aten_lowering.memory import storage_key as storage_key
     from aten_lowering.subgraphs import constants_of as constants_of
-    from aten_lowering.tensors import Fallback as Fallback
     from aten_lowering.user_kernels import KernelObject as KernelObject
     from aten_lowering.user_kernels import run_captured as run_captured
     from aten_lowering.whole import own_composites as own_composites
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 #: What runs a graph that was compiled before needs the first few, and no lowering.
 _MODULES = """
-errors memory whole user_kernels extern conditions decomposition attention functional tensors
-lowered lower_graph subgraphs
+errors memory whole user_kernels extern conditions decomposition attention functional lowered
+lower_graph subgraphs
 """
 __getattr__ = imported_later(__name__, _MODULES.split())

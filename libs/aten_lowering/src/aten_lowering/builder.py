@@ -44,6 +44,14 @@ F8 = frozenset({DType.f8e4m3, DType.f8e5m2})
 _UNLOADABLE = F8 | {DType.u16, DType.u32, DType.u64}
 
 
+def _sign(op: str) -> Callable[[Value, Value | Number], Value]:
+    return lambda self, other: self(op, other)
+
+
+def _turned(op: str) -> Callable[[Value, Number], Value]:
+    return lambda self, other: self.number(other)(op, self)
+
+
 @dataclass(frozen=True)
 class Value:
     """An SSA value of the kernel `k` that is being built, under the signs of arithmetic, logic and
@@ -99,44 +107,12 @@ class Value:
         rounds = asked and narrow and x.dtype is DType.f32
         return x("narrow" if rounds else "cast", dtype=dtype)
 
-    def __add__(self, other: Value | Number) -> Value:
-        return self("add", other)
-
-    def __sub__(self, other: Value | Number) -> Value:
-        return self("sub", other)
-
-    def __mul__(self, other: Value | Number) -> Value:
-        return self("mul", other)
-
-    def __truediv__(self, other: Value | Number) -> Value:
-        return self("div", other)
-
-    def __and__(self, other: Value | Number) -> Value:
-        return self("and", other)
-
-    def __or__(self, other: Value | Number) -> Value:
-        return self("or", other)
-
-    def __xor__(self, other: Value) -> Value:
-        return self("xor", other)
-
-    def __lshift__(self, count: Value | int) -> Value:
-        return self("shl", count)
-
-    def __rshift__(self, count: Value | int) -> Value:
-        return self("shr", count)
-
-    def __radd__(self, other: Number) -> Value:
-        return self.number(other) + self
-
-    def __rsub__(self, other: Number) -> Value:
-        return self.number(other) - self
-
-    def __rmul__(self, other: Number) -> Value:
-        return self.number(other) * self
-
-    def __rtruediv__(self, other: Number) -> Value:
-        return self.number(other) / self
+    __add__, __sub__, __mul__, __truediv__ = map(_sign, ("add", "sub", "mul", "div"))
+    __and__, __or__, __xor__, __lshift__, __rshift__ = map(
+        _sign, ("and", "or", "xor", "shl", "shr")
+    )
+    __lt__, __gt__, __le__, __ge__ = map(_sign, ("lt", "gt", "le", "ge"))
+    __radd__, __rsub__, __rmul__, __rtruediv__ = map(_turned, ("add", "sub", "mul", "div"))
 
     def __neg__(self) -> Value:
         return self("neg")
@@ -146,18 +122,6 @@ class Value:
 
     def __invert__(self) -> Value:
         return self("not")
-
-    def __lt__(self, other: Value | Number) -> Value:
-        return self("lt", other)
-
-    def __gt__(self, other: Value | Number) -> Value:
-        return self("gt", other)
-
-    def __le__(self, other: Value | Number) -> Value:
-        return self("le", other)
-
-    def __ge__(self, other: Value | Number) -> Value:
-        return self("ge", other)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """ATen calls as `Extern` nodes: exact arguments, mutation and results from the op's schema."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import sympy
@@ -36,6 +37,15 @@ aten.lstm. aten.gru. aten.rnn_tanh. aten.rnn_relu. aten._cudnn_rnn. aten._fft_
 aten_lowering.fetch
 """
 _WHOLE = (*_VENDOR.split(), *UNFILLED)
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """Why a node stayed an extern call: `aten.cumsum.default`, `model.py:7`, `no lowering`."""
+
+    op: str
+    source: str
+    reason: str
 
 
 def by_design(op: OpOverload) -> bool:

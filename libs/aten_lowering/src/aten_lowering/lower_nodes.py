@@ -24,6 +24,7 @@ from aten_lowering.drawn import SEED
 from aten_lowering.elementwise import copy_kernel
 from aten_lowering.errors import CannotLower, NotPlain, SizeOfData, require
 from aten_lowering.extern import (
+    Fallback,
     bind,
     by_design,
     extern_call,
@@ -46,7 +47,7 @@ from aten_lowering.placement import UPDATES, Placement, is_partial
 from aten_lowering.seeds import Seeds, draw, seed_name
 from aten_lowering.subgraphs import Subgraphs, Within, parts_of, taken_types
 from aten_lowering.symbols import graph_symbols, hangs_on_data, unbacked, used_buffers
-from aten_lowering.tensors import Fallback, Tensors
+from aten_lowering.tensors import Tensors
 from aten_lowering.user_kernels import KernelObject, Scope, is_launch, lower_launch
 from loop_ir import (
     CopyBack,

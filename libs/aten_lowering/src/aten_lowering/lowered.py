@@ -10,11 +10,22 @@ import torch
 
 from aten_lowering.attention import Attention
 from aten_lowering.conditions import Conditions
+from aten_lowering.extern import Fallback
 from aten_lowering.seeds import draw
-from aten_lowering.subgraphs import Control
-from aten_lowering.tensors import Fallback
 from aten_lowering.user_kernels import KernelObject
 from loop_ir import Graph, Layers, unfold
+
+
+@dataclass(frozen=True)
+class Control:
+    """How data decides which subgraphs are called: "if", "while", "trace" or "scan", which take
+    `carries` values that they give anew, and steps of `over` tensors (wrapper_ir's
+    `DefineControl`)."""
+
+    form: str
+    subgraphs: tuple[str, ...]
+    carries: int
+    over: int
 
 
 @dataclass(frozen=True)

@@ -12,33 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
 
 from aten_lowering.builder import Operand
 from aten_lowering.errors import CannotLower, UnsupportedGraph, require
+from aten_lowering.lowered import Control, Lowered
 from aten_lowering.meta import op_name
 from aten_lowering.opaque import attribute
 from loop_ir import Graph, GraphInput, TensorType
 from loop_ir.ir import bound_by_data, writes
 from symexpr import symbol
-
-if TYPE_CHECKING:
-    from aten_lowering.lowered import Lowered
-
-
-@dataclass(frozen=True)
-class Control:
-    """How data decides which subgraphs are called: "if", "while", "trace" or "scan", which take
-    `carries` values that they give anew, and steps of `over` tensors (wrapper_ir's
-    `DefineControl`)."""
-
-    form: str
-    subgraphs: tuple[str, ...]
-    carries: int
-    over: int
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ results of the graph."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import sympy
@@ -15,21 +15,12 @@ from aten_lowering.buffers import Buffers
 from aten_lowering.builder import Operand
 from aten_lowering.elementwise import copy_kernel
 from aten_lowering.errors import CannotLower, NotPlain
-from aten_lowering.extern import bind, extern_argument, extern_call
+from aten_lowering.extern import Fallback, bind, extern_argument, extern_call
 from aten_lowering.meta import SYMBOLIC, expr, origin, source_line, tensor_type
 from aten_lowering.subgraphs import Within
 from loop_ir import CopyBack, Extern, GraphArg, Node, Origin, TensorRef, TensorType
 
 aten = torch.ops.aten
-
-
-@dataclass(frozen=True)
-class Fallback:
-    """Why a node stayed an extern call: `aten.cumsum.default`, `model.py:7`, `no lowering`."""
-
-    op: str
-    source: str
-    reason: str
 
 
 class Tensors:

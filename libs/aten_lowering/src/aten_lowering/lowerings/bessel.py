@@ -8,7 +8,7 @@ import torch
 
 from aten_lowering.builder import Value
 from aten_lowering.elementwise import function
-from aten_lowering.lowerings.chebyshev import SERIES, growing, horner
+from aten_lowering.lowerings.chebyshev import growing, horner, series
 from aten_lowering.registry import Table
 from loop_ir import DType
 
@@ -21,7 +21,7 @@ _ZEROS = (5.783185962946784, 14.681970642123893)  # the first of J0 and of J1, s
 def _j_near(x: Value, order: int) -> Value:
     """J up to 5, with the distance from its first zero as a factor."""
     z = x * x
-    even = SERIES[f"J{order}"].at(z) * (z - _ZEROS[order])
+    even = series()[f"J{order}"].at(z) * (z - _ZEROS[order])
     return x * even if order else even
 
 
@@ -35,7 +35,7 @@ _WHOLE = 1.5 * 2**23  # beside it, f32 has no fractions
 def _far(x: Value, order: int, quarter: bool) -> Value:
     """From 5 on: J, or Y, which is a quarter of a turn behind it."""
     v = x.number(5).over(x)
-    p, q = (SERIES[f"{name}{order}"].at(v * v) for name in "PQ")
+    p, q = (series()[f"{name}{order}"].at(v * v) for name in "PQ")
     q = q * v
 
     def wave(along: Value, across: Value) -> Value:
@@ -68,7 +68,7 @@ def _j(x: Value, order: int) -> Value:
 
 
 def _y(x: Value, order: int) -> Value:
-    near = SERIES[f"Y{order}"].at(x * x)
+    near = series()[f"Y{order}"].at(x * x)
     logarithm = x("log") * _j_near(x, order)
     if order:
         near = x * near
@@ -81,7 +81,7 @@ def _i(x: Value, order: int, scaled: bool) -> Value:
     a = abs(x)
     near = horner(x * x, growing(order, 64, x.dtype))
     near = a * near if order else near
-    far = SERIES[f"I{order}_FAR"].at(a.number(1).over(a)) * a("rsqrt")
+    far = series()[f"I{order}_FAR"].at(a.number(1).over(a)) * a("rsqrt")
     if scaled:
         near = near * (-a)("exp")
     else:
@@ -93,7 +93,7 @@ def _i(x: Value, order: int, scaled: bool) -> Value:
 def _k(x: Value, order: int, scaled: bool) -> Value:
     """K, or `exp(x) K`."""
     z = x * x
-    near, other = SERIES[f"K{order}"].at(z), horner(z, growing(order, 4, x.dtype))
+    near, other = series()[f"K{order}"].at(z), horner(z, growing(order, 4, x.dtype))
     # of x / 2, which is not exact where x is subnormal
     small = x < 1
     logarithm = small.choose(x, 0.5 * x)("log") - small.choose(x.number(math.log(2)), 0)
@@ -102,7 +102,7 @@ def _k(x: Value, order: int, scaled: bool) -> Value:
         near = x("eq", 0).choose(math.inf, near)
     else:
         near = near - logarithm * other
-    far = SERIES[f"K{order}_FAR"].at(x.number(1).over(x)) * x("rsqrt")
+    far = series()[f"K{order}_FAR"].at(x.number(1).over(x)) * x("rsqrt")
     if scaled:
         near = near * x("exp")
     else:
@@ -145,9 +145,9 @@ def airy_ai(x: Value) -> Value:
     inverse = s.number(1).over(s)
     cosine, sine = s("cos"), s("sin")
     square = inverse * inverse
-    waves = SERIES["AIRY_P"].at(square) * (cosine + sine)
-    waves = waves + SERIES["AIRY_Q"].at(square) * inverse * (sine - cosine)
-    above = SERIES["AIRY_FAR"].at(inverse) * (-s)("exp") * size
-    value = (x > 1.5).choose(above, SERIES["AIRY"].at(x))
+    waves = series()["AIRY_P"].at(square) * (cosine + sine)
+    waves = waves + series()["AIRY_Q"].at(square) * inverse * (sine - cosine)
+    above = series()["AIRY_FAR"].at(inverse) * (-s)("exp") * size
+    value = (x > 1.5).choose(above, series()["AIRY"].at(x))
     value = (x < -3).choose(waves * size * (1 / math.sqrt(2 * math.pi)), value)
     return x("isinf").choose(math.nan, value)

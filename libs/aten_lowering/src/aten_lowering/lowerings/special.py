@@ -10,7 +10,7 @@ from aten_lowering.call import Call
 from aten_lowering.elementwise import elementwise, function, load_as, promoted, rows
 from aten_lowering.errors import require
 from aten_lowering.lowerings.arithmetic import repeated
-from aten_lowering.lowerings.chebyshev import SERIES, floats, horner
+from aten_lowering.lowerings.chebyshev import floats, horner, series
 from aten_lowering.registry import Table
 from aten_lowering.torch_compat import Promotion
 from loop_ir import DType
@@ -134,7 +134,7 @@ def _trigamma(x: Value) -> Value:
 def erfcx(x: Value) -> Value:
     """`exp(x^2) erfc(x)`; below 0, `2 exp(x^2) - erfcx(-x)`, with the square to twice the bits."""
     a = abs(x)
-    above = SERIES["ERFCX"].at(x.number(1).over(a + 3)).over(a + 0.5)
+    above = series()["ERFCX"].at(x.number(1).over(a + 3)).over(a + 0.5)
     b = a("minimum", 30)  # the exponential of its square is infinite
     square = b * b
     power = square("exp") * (1 + b("fma", b, -square))
