@@ -185,6 +185,9 @@ def _in_order(kernel: Kernel) -> list[Buffer]:
 
 
 def _kind(kernel: Kernel, hints: Mapping[str, int]) -> Hashable | None:
-    if any(p.axes for p in kernel.phases) and traffic(kernel, hints).total > _SHORT:
-        return None
-    return likeness(kernel)
+    """What kernels of a list have in common; long ones of several axes their sizes too, which are
+    then known where they are divided by."""
+    points = not any(p.axes for p in kernel.phases)
+    long = (len(kernel.axes) > 1 or not points) and traffic(kernel, hints).total > _SHORT
+    like = None if long and not points else likeness(kernel)
+    return like and (like, kernel.axes if long else ())
