@@ -40,6 +40,7 @@ def not_ours(part: Opaque, *_: object) -> None:
 
 
 SLOPES, BIAS = torch.rand(2), torch.randn(2, LENGTH, LENGTH)
+PLACES = torch.randint(0, 2, (LENGTH, LENGTH))
 DOCUMENT = (torch.arange(LENGTH) // 25).int()
 CAUSAL = blocks(lambda b, h, i, j: i >= j)
 CASES: dict[str, dict[str, Any]] = {
@@ -56,11 +57,12 @@ CASES: dict[str, dict[str, Any]] = {
     "softcap": {"score_mod": lambda s, b, h, i, j: 20 * torch.tanh(s / 20)},
     "bias": {"score_mod": lambda s, b, h, i, j: s + BIAS[h, i, j], "scale": -0.5},
     "buckets": {"score_mod": lambda s, b, h, i, j: s + SLOPES[(i - j).clamp(0, 1)]},
+    "table": {"score_mod": lambda s, b, h, i, j: s + SLOPES[PLACES[i, j]], "block_mask": CAUSAL},
     "nothing": {"score_mod": lambda s, b, h, i, j: torch.where(i > 3, s, float("-inf"))},
 }
 
 
-GRADIENTS = ["plain", "causal", "odd blocks", "alibi", "softcap", "bias", "nothing"]
+GRADIENTS = ["plain", "causal", "odd blocks", "alibi", "softcap", "bias", "table", "nothing"]
 # alibi has the blocks of causal, documents those of window; what all have, plain has
 CONTAINED = ("plain", "causal", "window")
 

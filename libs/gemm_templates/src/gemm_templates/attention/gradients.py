@@ -116,6 +116,8 @@ def key_step(state, first, program, call, PARTIAL: tl.constexpr, EDGE: tl.conste
     product = tl.dot(program.keys_tile, queries.T, input_precision=call.shape.PRECISION)
     shift = shifts_of(call.logsumexp, batch, head, rows, call.shape.queries)[None, :]
     weights = weights_of(product, shift, batch, head, rm, rn, call, PARTIAL, KEYS_EDGE)
+    if EDGE:  # of queries that are none, what is looked up in a table is no number
+        weights = tl.where(rm < call.shape.queries.LENGTH, weights, 0.0)
     start = program.grad_start
     grads = rows_of(call.grad_out, start, first, call.shape.queries, call.shape.outer, EDGE)
     of_values = weights.to(grads.dtype)
