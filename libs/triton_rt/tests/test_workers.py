@@ -126,6 +126,26 @@ def test_a_share_bounds_its_jobs_and_no_others(workers: Workers) -> None:
     assert workers.pids == []  # no job asked for a process
 
 
+def test_who_may_take_more_does_not_wait_for_others(workers: Workers) -> None:
+    """What a program needs does not stand in line behind candidates, which leave workers to it."""
+    order: list[str] = []
+
+    class Said(Nap):
+        def run(self, server: Server) -> bool:
+            order.append("narrow" if self.share.n == 1 else "wide")
+            return super().run(server)
+
+    narrow, wide = Share(1), Share(2)
+    jobs: list[Nap] = [Said(narrow, [], []) for _ in range(6)]
+    jobs += [Said(wide, [], []) for _ in range(6)]
+    for job in jobs[:-1]:
+        workers.submit(job)
+    workers.allow(2)
+    workers.submit(jobs[-1])
+    assert all(job.done.wait(10) for job in jobs)
+    assert order == ["wide"] * 6 + ["narrow"] * 6
+
+
 def test_a_wider_pool_lets_waiting_jobs_run(workers: Workers) -> None:
     workers.allow(1)
     running: list[int] = []

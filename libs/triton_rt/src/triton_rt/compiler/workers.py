@@ -143,12 +143,16 @@ class Workers:
                 server.thread.start()
 
     def _take(self) -> Job | None:
-        for i, job in enumerate(self._queue):
-            if job.share.running < job.share.n:
-                del self._queue[i]
-                job.share.running += 1
-                return job
-        return None
+        """The first of the jobs that may run, of those whose user may take most workers: who
+        leaves some to others does not keep others waiting."""
+        free = [i for i, job in enumerate(self._queue) if job.share.running < job.share.n]
+        if not free:
+            return None
+        at = max(free, key=lambda i: self._queue[i].share.n)
+        job = self._queue[at]
+        del self._queue[at]
+        job.share.running += 1
+        return job
 
     def _after(self, server: Server, job: Job, again: bool) -> None:
         """Notes the end of a job, and gives the server the next one if there is one."""
