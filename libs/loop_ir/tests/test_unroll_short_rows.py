@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from loop_ir import Compute, Reduce, interpret_kernel, parse_kernel, print_kernel
+from loop_ir import Compute, Graph, Kernel, Reduce, interpret_kernel, parse_kernel, print_kernel
 from loop_ir.ir.analysis import is_pointwise, statements
 from loop_ir.ir.verify_kernel import KernelVerifier
-from loop_ir.passes.unroll_short_rows import rewrite
+from loop_ir.passes.unroll_short_rows import UnrollShortRows, rewrite
 
 TEXT = """
 kernel k(
@@ -233,5 +233,13 @@ def test_rows_whose_exponentials_are_summed(op: str, written_out: bool) -> None:
     x = {"x": np.random.default_rng(0).standard_normal((7, 9)).astype(np.float32)}
     want, got = interpret_kernel(kernel, x), interpret_kernel(flat, x)
     np.testing.assert_allclose(got["y"], want["y"], rtol=1e-6)
-    longer = CLASSES.format(op=op).replace("9", "17")
+    longer = CLASSES.format(op=op).replace("9", "13")
     assert rewrite(parse_kernel(longer)) == parse_kernel(longer)
+
+
+@pytest.mark.parametrize(("length", "written_out"), [(10, True), (8, False), (13, False)])
+def test_rows_that_leave_lanes_idle(length: int, written_out: bool) -> None:
+    kernel = parse_kernel(CLASSES.format(op="abs").replace("9", str(length)))
+    graph = Graph("g", (), (kernel,), ())
+    (flat,) = UnrollShortRows(uneven=12).run(graph).nodes
+    assert isinstance(flat, Kernel) and is_pointwise(flat) == written_out

@@ -251,3 +251,12 @@ kernel k(
       store y[i0] = v{length}
 """)
     assert default_schedule(kernel, {}) == Schedule("flat", 1024, num_warps=warps, vector=1)
+
+
+def test_short_rows_of_a_size_that_is_not_known_share_programs() -> None:
+    """In one step of a loop where they are as long as the typical ones."""
+    kernel = row_sum(N(1 << 20), S0, Symbol("s0", 1, None, 12))
+    schedule = default_schedule(kernel, {})
+    assert (schedule.kind, schedule.rblock) == ("looped", 16) and schedule.xblock >= 32
+    long = default_schedule(kernel, {"s0": 12000})
+    assert (long.kind, long.xblock) == ("looped", 1)

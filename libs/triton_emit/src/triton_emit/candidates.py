@@ -16,6 +16,7 @@ from triton_emit.schedule import (
     inner_bound,
     next_power_of_two,
     row_bytes,
+    shares_rows,
     walks,
 )
 
@@ -133,7 +134,8 @@ def _neighbours(kernel: Kernel, first: Schedule) -> Iterator[Schedule]:
     elif first.steps > 1:
         steps = _STEPPING
     else:
-        steps = _BY_COLUMNS if first.xblock > 1 else _LOOPED
+        strided = reduces_columns(kernel) or shares_rows(kernel)
+        steps = _LOOPED if first.xblock == 1 else _BY_COLUMNS if strided else _PERSISTENT
     bound = inner_bound(kernel)
     widest = None if bound is None else next_power_of_two(bound)
     for x, y, r, warps in steps:

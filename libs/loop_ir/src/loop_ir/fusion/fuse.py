@@ -105,7 +105,7 @@ def fuse_with_report(
         middle.append(SeparableWindows())
     after: list[Pass] = [
         FoldTests(),
-        UnrollShortRows(picked=32),
+        UnrollShortRows(picked=32, uneven=12),
         SimplifyIndices(),
         Cse(),
         SumOneHot(),

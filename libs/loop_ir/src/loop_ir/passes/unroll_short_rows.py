@@ -38,7 +38,7 @@ from tensor_ir import DType
 # Statements of a kernel in the end, and of one whose rows are picked, or scanned.
 _MOST_STATEMENTS, _MOST_PICKED = 200, 320
 # Elements of rows whose exponentials are summed.
-_FOLDED_AGAIN = 16
+_FOLDED_AGAIN = 12
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,16 @@ class UnrollShortRows:
     most: int = 4
     picked: int = 0
     stores: bool = False
+    uneven: int = 0
 
     def run(self, graph: Graph) -> Graph:
         """The graph without reductions of a few elements."""
 
         def written_out(kernel: Kernel) -> Kernel:
-            flat = rewrite(kernel, self.most, self.picked, self.stores)
+            count = sympy.Mul(*(a.extent for a in inner_axes(kernel) or ()))
+            idle = count.is_Integer and int(count).bit_count() > 1
+            most = max(self.most, self.uneven if idle else 0)
+            flat = rewrite(kernel, most, self.picked, self.stores)
             return kernel if flat is kernel else eliminate(simplify(fold(flat)))
 
         return map_kernels(graph, written_out)

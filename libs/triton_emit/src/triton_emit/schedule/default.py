@@ -89,6 +89,10 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
         return held(kernel, rblock, rows, bits)
     if (held_long := long_rows(kernel, bits)) is not None:
         return held_long
+    if not snug:
+        short = held(kernel, next_power_of_two(widest), rows, bits)
+        if short.xblock > 1 and can_loop(kernel):
+            return replace(short, kind="looped")  # one step of rows as long as the typical ones
     schedule = looped(pair_softmax(kernel), widest, rows, bits)
     if snug and kept <= MOST_KEPT and rblock == schedule.rblock:
         return replace(schedule, kind="persistent")  # one step, after which nothing is read again
