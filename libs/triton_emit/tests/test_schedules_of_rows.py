@@ -464,3 +464,22 @@ def test_rows_of_many_operands_have_more_warps() -> None:
         "      s = reduce sum(w7) : f32\n    once:\n      store y[i0] = s\n"
     )
     assert default_schedule(kernel, {}).num_warps == 32
+
+
+@pytest.mark.parametrize(("width", "chunk"), [(4100, 1024), (6000, 1024), (8000, 8192)])
+def test_scans_of_rows_that_leave_a_tile_empty(width: int, chunk: int) -> None:
+    """In chunks; those that fill it in one."""
+    kernel = parse_kernel(f"""
+kernel running(
+    x: f32[9000, {width}] cuda:0,
+    out y: f32[9000, {width}] cuda:0,
+):
+  parallel i0 < 9000:
+    over r0 < {width}:
+      v0 = load x[i0*{width} + r0] : f32
+      v1 = scan sum(v0) : f32
+      store y[i0*{width} + r0] = v1
+""")
+    schedule = default_schedule(kernel, {})
+    assert schedule.rblock == chunk
+    assert schedule.kind == ("looped" if chunk == 1024 else "persistent")

@@ -25,7 +25,14 @@ from triton_emit.schedule.columns import (
 )
 from triton_emit.schedule.h200 import MULTIPROCESSORS, ROW
 from triton_emit.schedule.held import WIDEST_ROW, held, long_rows, reads_one_row, together
-from triton_emit.schedule.loops import MOST_KEPT, looking_back, looped, read_twice, walking
+from triton_emit.schedule.loops import (
+    MOST_KEPT,
+    looking_back,
+    looped,
+    read_twice,
+    scanned_chunks,
+    walking,
+)
 from triton_emit.schedule.points import of_points
 from triton_emit.schedule.record import Schedule, index_bits, next_power_of_two
 from triton_emit.schedule.traits import (
@@ -85,6 +92,8 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
     twice = read_twice(kernel, widest, rows, bits) if snug else None
     if twice is not None:
         return twice
+    if small and snug and (chunks := scanned_chunks(kernel, widest, rblock, bits)) is not None:
+        return chunks
     if (small and snug) or (bound is not None and not can_loop(kernel)):
         return held(kernel, rblock, rows, bits)
     if (held_long := long_rows(kernel, bits)) is not None:
