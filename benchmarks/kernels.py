@@ -55,7 +55,7 @@ REPEATS = 11
 NEAR = 1.05  # a guess of schedules within this factor of the fastest is as good
 # Rows that memory bounds: families that go over all elements in order, without random numbers,
 # whose arithmetic is as long. What is scanned, windowed or picked by data waits for more.
-IN_ORDER = ("reduce", "softmax", "norm", "pointwise", "write")
+IN_ORDER = ("reduce", "softmax", "norm", "pointwise")
 DRAWN = ("dropout", "rand", "bernoulli")
 LONG = 300_000  # microseconds that the calls of one row and backend may take
 SPIN = 4_000_000  # cycles: longer than the host takes for a call with its gradient
