@@ -166,9 +166,9 @@ class Facts:
             self._lower[e] = found, goal
         return found
 
-    def upper(self, e: sympy.Expr, goal: Number = -INF) -> Number:
-        """An upper bound of `e`; the search ends where it is at most `goal`."""
-        return -self.lower(-e, -goal)
+    def upper(self, e: sympy.Expr) -> Number:
+        """An upper bound of `e`."""
+        return -self.lower(-e)
 
     def _can_gain(self, e: sympy.Expr) -> bool:
         """Whether terms depend on each other, so that interval arithmetic may be loose."""

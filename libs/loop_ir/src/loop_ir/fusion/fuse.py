@@ -75,13 +75,9 @@ class FusionReport:
 def fuse(
     graph: Graph,
     options: FuseOptions = FuseOptions(),  # noqa: B008  # frozen
-    on_pass: Callable[[str, Graph], None] | None = None,
-    check: bool = True,
 ) -> Graph:
-    """The graph with its kernels fused: same inputs, outputs and extern calls.
-
-    `on_pass(name, graph)` sees the graph after every pass; `check` verifies it there."""
-    return fuse_with_report(graph, options, on_pass, check)[0]
+    """The graph with its kernels fused: same inputs, outputs and extern calls."""
+    return fuse_with_report(graph, options)[0]
 
 
 def fuse_with_report(
@@ -90,7 +86,9 @@ def fuse_with_report(
     on_pass: Callable[[str, Graph], None] | None = None,
     check: bool = True,
 ) -> tuple[Graph, FusionReport]:
-    """`fuse`, and what was fused, with the bytes moved before and after."""
+    """`fuse`, and what was fused, with the bytes moved before and after.
+
+    `on_pass(name, graph)` sees the graph after every pass; `check` verifies it there."""
     before: list[Pass] = [DeadCode(), UnrollShortRows(1), SimplifyIndices(), Cse()]
     middle: list[Pass] = [FuseKernels(options)]
     if options.horizontal:
