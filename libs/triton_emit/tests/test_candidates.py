@@ -123,7 +123,7 @@ CASES = {
     "columns": (COLUMNS.format(width=100, where=""), "persistent", "looped"),
     "long columns": (COLUMNS.format(width=700, where=""), "looped", "looped"),
     "dynamic columns": (COLUMNS.format(width="s0", where=ENDLESS), "looped", "looped"),
-    "scan": (SCAN, "persistent", "looped"),
+    "scan": (SCAN, "looped", "persistent"),
     "scanned columns": (SCANNED_COLUMNS, "looped", "persistent"),
     "walk": (WALK, "persistent", "persistent"),
 }  # fmt: skip
