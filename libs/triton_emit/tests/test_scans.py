@@ -311,6 +311,20 @@ def test_rows_held_whole_are_scanned_both_ways(
         emit(parse_kernel(text), SCHEDULES["chunks"])
 
 
+def test_long_rows_that_are_scanned_both_ways_at_once() -> None:
+    """They are held, though a tile is half empty, where rows scanned one way go in chunks."""
+    one = FORWARD[: FORWARD.index("    over r0 < 37:\n      v3")].replace("37", "4097")
+    one += "      store z[i0*4097 + r0] = v1\n"
+    one = one.replace("      v2 = reduce max(v1) : f32\n", "")
+    both = (
+        one.replace("scan sum(v9)", "scan sum(v9) reverse") + "      store z[i0*4097 + r0] = v10\n"
+    )
+    assert default_schedule(parse_kernel(one), {}).kind == "looped"
+    kernel = parse_kernel(both)
+    schedule = default_schedule(kernel, {})
+    assert schedule.kind == "persistent" and emit(kernel, schedule)
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_reduced_then_scanned_from_the_end(schedule: str, tools: SimpleNamespace) -> None:
     """Each loop goes one way."""

@@ -12,6 +12,7 @@ from triton_emit.schedule.held import cut_rows
 from triton_emit.schedule.record import Schedule, next_power_of_two
 from triton_emit.schedule.traits import (
     PAIRS,
+    can_loop,
     inner_spaces,
     read_again,
     row_bytes,
@@ -113,7 +114,7 @@ def scanned_chunks(
     8 elements a thread, each of which waits for the one before (means and deviations of what came
     so far of 9000 x 4100 of f32 on an H100: 342 us in tiles of 8192, Inductor 220)."""
     once = sum(bool(p.axes) for p in kernel.phases) == 1 and may_step(kernel)
-    if not once or rblock < 4 * LONG or 5 * width > 4 * rblock:
+    if not once or rblock < 4 * LONG or 5 * width > 4 * rblock or not can_loop(kernel):
         return None
     return Schedule("looped", 1, LONG, 4, index_bits=bits)
 
