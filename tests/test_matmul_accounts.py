@@ -109,10 +109,14 @@ def measured(monkeypatch: pytest.MonkeyPatch, as_on_gpu: Any) -> Iterator[Measur
 
 
 @pytest.mark.parametrize("pays", [True, False])
+@pytest.mark.parametrize("alike", [True, False])
 def test_a_program_zeroes_what_pays(
-    options: dict[str, Any], measured: Measure, model: nn.Module, pays: bool
+    options: dict[str, Any], measured: Measure, model: nn.Module, pays: bool, alike: bool
 ) -> None:
-    """Three matmuls save three times as much as one; the fill is one."""
+    """Three matmuls save three times as much as one, which may be like each other and measured
+    once; the fill is one."""
+    if alike:
+        model = nn.Sequential(*(m for _ in range(3) for m in (nn.Linear(80, 80), nn.Tanh())))
     measured((0.4 if pays else 0.2) * FILL)
     compiled = compile_cli.compile(model, (torch.randn(20, 80),), options=options)
     labels = {str(found[0]) for found in compiled.graph.decided.values()}

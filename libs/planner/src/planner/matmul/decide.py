@@ -413,7 +413,7 @@ class MatmulPlanner(MatmulTasks):
             if node.out not in self._readers
             for find in (self._task, self._fused)
         ]
-        return self.chooser.prefetch(task for task in tasks if task is not None)
+        return bool(self.chooser.prefetch(task for task in tasks if task is not None))
 
     def _ways(self, node: Matmul, rung: Rung, many: bool) -> dict[str, tuple[float, Way]]:
         """Label -> seconds and what could run at a rung. A matmul with prologues: templates that
@@ -503,8 +503,8 @@ class MatmulPlanner(MatmulTasks):
         found = []
         if self.options.gemm == "auto":
             hints = hints_of(self.graph.symbols)
-            own = {self._firsts[n.out].out for n in self._matmuls}
-            for node in (n for n in self._ranked if n.out in own):
+            alike = Counter(self._firsts[n.out].out for n in self._matmuls)
+            for node in (n for n in self._ranked if n.out in alike):
                 steps = self._rungs(node, hints)
                 user = self._firsts[self._users.get(node.out, node).out]
                 for rung in steps:
@@ -512,7 +512,7 @@ class MatmulPlanner(MatmulTasks):
                         continue
                     if self._task(node, rung) is not None and not self._by_model(node, rung):
                         choice = self._measured(node, rung, len(steps) > 1)
-                        found.append((rung.condition, saved(choice)))
+                        found += [(rung.condition, saved(choice))] * alike[node.out]
         return Account(tuple((where, seconds) for where, seconds in found if seconds > 0))
 
     def _lasts(
