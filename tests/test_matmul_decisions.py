@@ -233,6 +233,52 @@ def test_workers_have_all_to_do_before_anything_is_measured(
     assert order == ["kernel", "matmul", "kernel", "choose", "time", "choose"]  # which it remembers
 
 
+def test_what_there_was_no_time_for_compiles_for_the_next_process(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Or the vendor's calls that ran instead would be kept for ever: only candidates that are late
+    say that a kept graph is to be decided again."""
+    seen: list[Kernels] = []
+    begun: list[Future[Any]] = []
+
+    def prefetch(self: triton_rt.LazyKernel, *_: Any, **__: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(None)
+        if self.source.name.startswith("matmul"):
+            begun.append(future)
+        return future
+
+    def spent(self: Kernels) -> bool:
+        seen.append(self)
+        return True
+
+    monkeypatch.setattr(triton_rt.LazyKernel, "prefetch", prefetch)
+    monkeypatch.setattr(Kernels, "spent", spent)
+    monkeypatch.setattr(ScheduleTuner, "measure", lambda self: None)
+    monkeypatch.setattr(ScheduleTuner, "_why_not", lambda self: "")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "a GPU")
+    monkeypatch.setattr("gemm_templates.choice.device_info", lambda _: gemm_templates.H200)
+
+    def model(x: Any, *weights: Any) -> Any:
+        for w in weights:
+            x = (x @ w).tanh()
+        return x
+
+    widths = range(1024, 2560, 128)
+    case: Case = (
+        model,
+        lambda: (bf16(4096, 1024), *(bf16(w, w + 128) for w in widths)),
+        {},
+    )
+    planned = plans(case, tmp_path, workers=True)[1]
+    reasons = [choice.reason for choice in planned.measured.values()]
+    assert reasons == ["no time"] * len(widths) and not seen[0].late
+    before = len(begun)  # of those that multiply most
+    planned.finish()
+    assert len(begun) > before > 0 and seen[0].late == begun[before:]
+    assert len(seen[0].late) >= 2 * len(widths)
+
+
 def test_a_matmul_passes_nine_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The files of the planner with a function that was given a matmul, its task, or what was
     measured of it."""

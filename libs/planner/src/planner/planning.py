@@ -91,7 +91,11 @@ def plan_graph(
         lines = ["matmuls:", *lines, *account.lines()] if lines else []
         return "\n".join(filter(None, ("\n  ".join(lines), tuner.explain())))
 
-    return Planned(plans, dict(tuner.chosen), explain, tuner.finish)
+    def finish() -> None:
+        tuner.finish()
+        matmuls.chooser.finish()
+
+    return Planned(plans, dict(tuner.chosen), explain, finish)
 
 
 def _nodes(plans: tuple[NodePlan | CopyBack, ...]) -> list[NodePlan]:

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -35,6 +36,7 @@ class MatmulChooser:
     kernels: Kernels
     _measured: dict[str, gemm_templates.Choice] = field(default_factory=dict)
     _offered: dict[str, list[gemm_templates.Candidate] | None] = field(default_factory=dict)
+    _untried: list[MatmulTask | JoinedTask] = field(default_factory=list)
 
     @functools.cached_property
     def store(self) -> gemm_templates.Store:
@@ -56,17 +58,23 @@ class MatmulChooser:
             return self.kernels.pool
         return triton_rt.shared_pool(max(1, self.options.workers - 2))
 
-    def prefetch(self, tasks: Iterable[MatmulTask | JoinedTask]) -> bool:
+    def prefetch(self, tasks: Iterable[MatmulTask | JoinedTask]) -> list[Future[triton_rt.Binary]]:
         """Begins to compile, side by side, all candidates that will be measured, in the order of
-        the tasks; whether there are any."""
+        the tasks."""
         asked = {task.problem: task for task in tasks}
         pool, cache = self.pool, self.kernels.cache
         if not asked or pool is None:
-            return False
+            return []
         offered = {p: found for p, t in asked.items() if (found := self.candidates(t)) is not None}
-        return bool(
-            gemm_templates.prefetch(asked, pool=pool, cache=cache, store=self.store, found=offered)
+        return gemm_templates.prefetch(
+            asked, pool=pool, cache=cache, store=self.store, found=offered
         )
+
+    def finish(self) -> None:
+        """At the end of a compilation: candidates that it had no time for begin to compile, for the
+        next."""
+        self.kernels.late.extend(self.prefetch(self._untried))
+        self._untried = []
 
     def candidates(self, task: MatmulTask | JoinedTask) -> list[gemm_templates.Candidate] | None:
         """What may be measured, where that is not what the library proposes by itself."""
@@ -129,6 +137,8 @@ class MatmulChooser:
                     store=self.store,
                     spent=None if waits or not _always_runs(task) else self.kernels.spent,
                 )
+            if choice.reason == "no time" and not choice.late:
+                self._untried.append(task)
             self._measured[task.key] = choice if there else as_called(choice)
         return self._measured[task.key]
 
