@@ -160,6 +160,24 @@ def test_decisions_from_given_times(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert text == path.read_text(), f"if the change is wanted, rewrite {path.name}"
 
 
+def test_groups_are_held_against_the_call_with_its_copy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Where one of several ways runs them, by whichever question is the first: what is measured is
+    remembered."""
+    choose, seen = given_times(MatmulChooser.choose), dict[str, list[str]]()
+
+    def chosen(self: MatmulChooser, task: Any, hints: Any, peer: Any = None, *_: Any) -> Any:
+        seen.setdefault(task.key, [s.target for s in peer()[0].steps] if peer else [])
+        return choose(self, task, hints)
+
+    monkeypatch.setattr(MatmulChooser, "choose", chosen)
+    plans(CASES["groups of any rows"], tmp_path)
+    assert len(seen) > 10
+    both = ["aten._grouped_mm.default", "aten.copy_.default"]
+    assert all(targets == both for targets in seen.values())
+
+
 def stack(x: Any, w: Any, v: Any, u: Any) -> Any:
     for weight in (w, v, u):
         x = (x @ weight).tanh()

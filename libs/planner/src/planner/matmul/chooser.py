@@ -114,9 +114,10 @@ class MatmulChooser:
         task: MatmulTask | JoinedTask,
         hints: Hints,
         peer: Callable[[], Peer] | None = None,
+        called: bool = False,
     ) -> gemm_templates.Choice:
         """What is the fastest. `peer` makes what a template is held against: by default the
-        vendor's call."""
+        vendor's call. called: that is part of it (`as_called`)."""
         if task.key not in self._measured:
             waits = self.options.tune == "max" or self.pool is None
             build = functools.partial(
@@ -125,7 +126,7 @@ class MatmulChooser:
                 cache=self.kernels.cache,
                 in_time=None if waits else self.kernels.in_time,
             )
-            there = self.options.cuda_graphs or peer is not None
+            there = self.options.cuda_graphs or not (called or peer is None)
             # Under torch.compile fake tensors are in force; what is measured is real.
             with unset_fake_temporarily():
                 choice = gemm_templates.choose(

@@ -159,7 +159,7 @@ class MatmulPlanner(MatmulTasks):
         """The best way for one product, its operands made."""
         task = self._task(node, rung)
         assert task is not None
-        way = Way(task, self.chooser.choose(task, rung.hints).config)
+        way = Way(task, self._made(node, rung, task).config)
         return self._steps_of(node, rung, way, "")[0]
 
     def _joined_plan(self, node: Matmul) -> MatmulPlan:
@@ -456,12 +456,7 @@ class MatmulPlanner(MatmulTasks):
         if self._by_model(node, rung):
             config = self.chooser.best_config(task)
             return {vendor if config is None else str(config): (1.0, config)}
-        copied = many and node.groups is not None and node.epilogue is None
-
-        def copying() -> Peer:
-            return self._vendor(node, rung.hints, ""), layouts_of(node)
-
-        choice = self.chooser.choose(task, rung.hints, copying if copied else None)
+        choice = self._made(node, rung, task)
         if self._fused(node, rung) is not None:
             choice = without(choice, "only templates with the prologues may use counters")
         else:
@@ -476,12 +471,24 @@ class MatmulPlanner(MatmulTasks):
         times[vendor] = (dict(choice.times)[VENDOR] * (1 - MARGINS.in_doubt), None)
         return times
 
+    def _made(self, node: Matmul, rung: Rung, task: MatmulTask) -> gemm_templates.Choice:
+        """What is the fastest for one product, its operands made: beside one of several ways, which
+        all write one buffer, the vendor's call of groups comes with a copy into it."""
+        many = len(self._rungs(node, hints_of(self.graph.symbols))) > 1
+        if not many or node.groups is None or node.epilogue is not None:
+            return self.chooser.choose(task, rung.hints)
+
+        def copying() -> Peer:
+            return self._vendor(node, rung.hints, ""), layouts_of(node)
+
+        return self.chooser.choose(task, rung.hints, copying, True)
+
     def _measured(self, node: Matmul, rung: Rung, many: bool) -> gemm_templates.Choice:
         """What is the fastest at a rung where memory that is zero costs nothing."""
         plain, fused = self._task(node, rung), self._fused(node, rung)
         assert plain is not None
         if fused is None:
-            return self.chooser.choose(plain, rung.hints)
+            return self._made(node, rung, plain)
         ways = self._times(node, rung, plain, many).values()
         best = min(ways, key=lambda way: way[0])[1]
 
