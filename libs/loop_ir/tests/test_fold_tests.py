@@ -167,3 +167,46 @@ def test_windows_of_a_size_that_is_not_known(last: int, inside: bool) -> None:
         x = np.arange(size, dtype=np.float32)
         found = [interpret_kernel(k, {"x": x})["y"] for k in (before, after)]
         np.testing.assert_array_equal(*found)
+
+
+WRAPPING = """
+kernel k(
+    x: f32[64] cpu,
+    out y: f32[64] cpu,
+):
+  parallel i0 < 64:
+    once:
+      v0 = load x[i0] : f32
+      v1 = index i0 : {dtype}
+      v2 = const {number} : {dtype}
+      {counted}
+      v4 = const 0 : {wrapped}
+      v5 = lt(v3, v4) : bool
+      v6 = const 0 : f32
+      v7 = where(v5, v0, v6) : f32
+      store y[i0] = v7
+"""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "number", "counted", "known"),
+    [
+        ("i32", 100_000_000, "v3 = mul(v1, v2) : i32", False),
+        ("i32", 10_000_000, "v3 = mul(v1, v2) : i32", True),
+        ("i64", 6364136223846793005, "v3 = mul(v1, v2) : i64", False),
+        ("i32", 2**31 - 32, "v3 = add(v1, v2) : i32", False),
+        ("i64", 2**31 + 5, "v3 = cast(v2) : i32", False),
+    ],
+)
+def test_integers_that_wrap_are_no_places(
+    dtype: str, number: int, counted: str, known: bool
+) -> None:
+    """Random numbers are made so, and hashes: what is below zero there is not known."""
+    wrapped = counted[-3:]
+    text = WRAPPING.format(dtype=dtype, number=number, counted=counted, wrapped=wrapped)
+    before = parse_kernel(text)
+    after = fold(before)
+    assert ("lt" not in str(after)) is known
+    x = np.ones(64, np.float32)
+    found = [interpret_kernel(k, {"x": x})["y"] for k in (before, after)]
+    np.testing.assert_array_equal(*found)

@@ -13,7 +13,7 @@ from loop_ir.passes.dead_code import drop_dead_statements
 from tensor_ir import DType
 
 _TESTS = ("lt", "le", "gt", "ge", "eq", "ne")
-# What places are counted in, which hold all of them.
+# What places are counted in.
 _SIGNED = (DType.i32, DType.i64)
 # Integers that f32 holds.
 _EXACT = 1 << 24
@@ -131,7 +131,7 @@ class _Folding:
         if stmt.op not in ("cast", "add", "sub", "mul"):
             return stmt
         place = sympy.expand(a * b if stmt.op == "mul" else a - b if stmt.op == "sub" else a + b)
-        if stmt.dtype in _SIGNED:
+        if stmt.dtype in _SIGNED and self._held(place, stmt.dtype):
             self.places[stmt.out] = place
         if stmt.op == "cast" and stmt.dtype in _SIGNED:
             return stmt
@@ -141,9 +141,18 @@ class _Folding:
         value = int(place)
         return Const(stmt.out, value if stmt.dtype in _SIGNED else float(value), stmt.dtype)
 
+    def _held(self, place: sympy.Expr, dtype: DType) -> bool:
+        """Whether an integer is what is counted, and has not wrapped: users multiply places too."""
+        low, high = self._bounds(place)
+        most = 1 << 8 * dtype.itemsize - 1
+        return low is not None and high is not None and -most <= low and high < most
+
+    def _bounds(self, e: sympy.Expr) -> tuple[int | None, int | None]:
+        return symexpr.bounds(e, {**dict(self.ranges), **self.ends})
+
     def _decided(self, op: str, a: sympy.Expr, b: sympy.Expr) -> bool | None:
         apart = simplify_with(sympy.expand(a - b), self.ranges)
-        low, high = symexpr.bounds(apart, {**dict(self.ranges), **self.ends})
+        low, high = self._bounds(apart)
         below = True if high is not None and high < 0 else None
         below = False if low is not None and low >= 0 else below
         above = True if low is not None and low > 0 else None
