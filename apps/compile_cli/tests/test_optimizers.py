@@ -134,6 +134,25 @@ def test_factored_moments_of_several_sizes() -> None:
     assert launches(compiled) <= 4
 
 
+@pytest.mark.parametrize("swapped", [False, True])
+def test_readers_of_parts_of_one_buffer_are_unlike_those_of_two(swapped: bool) -> None:
+    """They were alike before their operands became parts."""
+
+    def both(
+        a: Tensor, b: Tensor, c: Tensor, d: Tensor, v: Tensor, w: Tensor
+    ) -> tuple[Tensor, ...]:
+        one, other, third, apart = a.sum(0), b.sum(0), c.sum(0), d.amax(0)
+        if swapped:
+            return (w * one + other).sum(1), (v * third + apart).sum(1)
+        return (v * third + apart).sum(1), (w * one + other).sum(1)
+
+    torch.manual_seed(0)
+    xs = [torch.randn(n, 64) for n in (700, 700, 700, 300, 50, 70)]
+    compiled = compile_cli.compile(both, tuple(xs))
+    wanted = both(*(x.double() for x in xs))
+    torch.testing.assert_close(compiled(*xs), wanted, check_dtype=False, rtol=1e-5, atol=1e-3)
+
+
 def parts(parameters: list[Any]) -> list[dict[str, Any]]:
     """Every other parameter decays."""
     return [

@@ -4,7 +4,7 @@ Each of them alone is too small for a launch of its own. Those that do not need 
 next to each other in the graph, and become one launch (`triton_emit.emit_list`). What they make
 for other kernels is parts of one buffer: a hundred numbers are one allocation, and one argument."""
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
@@ -98,8 +98,18 @@ def gather(graph: Graph, hints: Mapping[str, int]) -> tuple[Graph, Lists]:
             take(number, node)
     ordered = (deps.nodes[n] for n in order)
     nodes = (parts.placed(n) if isinstance(n, Kernel) else n for n in ordered)
-    placed = {name: tuple(map(parts.placed, kernels)) for name, kernels in lists.items()}
-    return replace(graph, nodes=tuple(nodes)), placed
+    placed = (alike for kernels in lists.values() for alike in _still(map(parts.placed, kernels)))
+    return replace(graph, nodes=tuple(nodes)), {a[0].name: a for a in placed if len(a) > 1}
+
+
+def _still(placed: Iterable[Kernel]) -> Collection[tuple[Kernel, ...]]:
+    """Those that are alike of kernels that were so: where two tensors that one of them reads are
+    parts of one buffer now, and of another are not, they are no longer."""
+    groups: dict[Hashable, tuple[Kernel, ...]] = {}
+    for kernel in placed:
+        key = likeness(kernel)
+        groups[key] = (*groups.get(key, ()), kernel)
+    return groups.values()
 
 
 @dataclass
