@@ -25,7 +25,7 @@ from planner.torch_compat import unset_fake_temporarily
 Peer: TypeAlias = tuple[Steps, Mapping[str, TensorType]]
 
 # Calls of the vendor's that refuse no operands.
-_ALWAYS = frozenset(f"aten.{name}.default" for name in ("mm", "addmm", "bmm", "baddbmm"))
+_ALWAYS = frozenset(f"aten.{name}.default" for name in ("mm", "addmm", "bmm", "baddbmm", "linear"))
 
 
 @dataclass
