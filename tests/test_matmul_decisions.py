@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from loop_ir import FuseOptions, Graph, Matmul, fuse_with_report, serve_one
 from planner.kernels import Kernels, expected_variants, kernel_source
 from planner.matmul.chooser import MatmulChooser
 from planner.matmul.decide import MatmulPlanner
+from planner.matmul.joined import JoinedTask
 from planner.matmul.problem import MatmulTask
 from planner.plan import MatmulPlan
 from planner.planning import Planned, plan_graph
@@ -176,6 +178,32 @@ def test_groups_are_held_against_the_call_with_its_copy(
     assert len(seen) > 10
     both = ["aten._grouped_mm.default", "aten.copy_.default"]
     assert all(targets == both for targets in seen.values())
+
+
+def test_a_set_that_was_not_measured_runs_apart(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """At rungs that there was no time for, as at those where each by itself is the fastest."""
+    choose = given_times(MatmulChooser.choose)
+
+    def chosen(self: MatmulChooser, task: Any, *_: Any) -> Any:
+        if not isinstance(task, JoinedTask):
+            return gemm_templates.Choice(task.problem, None, (), (("extern", 1.0),))
+        choice = choose(self, task)
+        if task.problem.m > 16:
+            return gemm_templates.Choice(task.problem, None, (), reason="no time")
+        config = next(c.config for c in choice.candidates if c.config is not None)
+        return replace(choice, config=config, times=((str(config), 0.5), ("extern", 1.0)))
+
+    monkeypatch.setattr(MatmulChooser, "choose", chosen)
+    linear = torch.nn.functional.linear
+    case: Case = (
+        lambda x, *w: tuple(linear(x, each) for each in w),
+        lambda: (bf16(512, 256), *(bf16(256, 256) for _ in range(3))),
+        {0: {0}},
+    )
+    found = plans(case, tmp_path)[1].decided
+    assert "of 3 products" in str(found) and "None of" not in str(found)
 
 
 def stack(x: Any, w: Any, v: Any, u: Any) -> Any:

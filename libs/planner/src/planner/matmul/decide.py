@@ -200,7 +200,7 @@ class MatmulPlanner(MatmulTasks):
         """Label -> seconds and config (None: each by itself) of what could run a set at a rung."""
         apart = ", ".join(f"{n.out} {way.label}" for n, way in self._each(nodes, at))
         choice = self._joined_choice(nodes, self._usual_rungs(nodes[0])[at])
-        if choice is None:
+        if choice is None or (choice.config is None and not choice.times):
             return {apart: (1.0, None)}
         configs = {c.label: c.config for c in choice.candidates}
         times = dict(choice.times)
