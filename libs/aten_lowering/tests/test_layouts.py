@@ -214,6 +214,19 @@ def test_resampled_channels_stay_last_on_a_gpu(
     assert tuple(map(int, made.stride())) == wanted.stride()
 
 
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+def test_nearest_channels_of_volumes_of_unknown_sizes_stay_last(mode: str) -> None:
+    """On a CPU, too, where gradients are wanted."""
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.interpolate(x, scale_factor=1.5, mode=mode)
+
+    x = torch.rand(2, 4, 6, 7, 5).to(memory_format=torch.channels_last_3d).requires_grad_()
+    with own_composites():
+        traced = make_fx(run, decompositions(), tracing_mode="symbolic")(x)
+    assert traced(x).stride() == run(x).stride()
+
+
 def test_every_rule_on_operands_is_tested() -> None:
     assert OPERANDS.keys() == WHOLE.keys() | {aten.index.Tensor}
 

@@ -320,6 +320,16 @@ def test_complex_numbers_at_the_ends_of_the_range() -> None:
     want[3] = complex(math.pi / 2, 0)
     got = rules[aten.atan.default](a)
     torch.testing.assert_close(got, want, rtol=1e-15, atol=0)
+    for dtype, x in ((torch.complex64, 100), (torch.complex128, 715)):  # one part is finite
+        a = torch.tensor(
+            [complex(x, 1e-40), complex(-x, -1e-40), complex(1e30, 1e-40)], dtype=dtype
+        )
+        for name in ("exp", "sinh", "cosh"):
+            got, want = rules[getattr(aten, name).default](a), getattr(torch, name)(a)
+            parts = map(torch.view_as_real, (got, want))
+            torch.testing.assert_close(*parts, rtol=1e-5, atol=0)
+    got = rules[aten.pow.Scalar](1, torch.tensor([complex(math.inf, math.nan), 1j]))
+    assert got.tolist() == [1, 1]
     a, other = torch.tensor([complex(-1, -0.0), complex(-2, 0.0), -3 - 1j]), 1 + 2j
     power = rules[aten.pow.Tensor_Scalar](a, other)
     torch.testing.assert_close(power, a**other)

@@ -104,6 +104,10 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "complex sums": (lambda z: (z + 1 - z.conj(), z[:, :3].t().sum(0), z.conj()[0].sum()), (Z,)),
     "conjugates": (lambda z: (z.conj().clone(), z.t().conj_physical(), -z.conj(), z.conj().imag),
                    (Z,)),
+    "complex copies of which channels lie last": (
+        lambda z: (z.view(1, 2, 2, 2).clone(memory_format=torch.channels_last),
+                   z.conj().view(1, 2, 2, 1, 2).contiguous(memory_format=torch.channels_last_3d)),
+        (Z,)),
     "complex and bools": (lambda z: (torch.cat([z, z.real > 0]), torch.stack([z.imag > 1, z])),
                           (Z,)),
     "complex sums in the order of the second": (

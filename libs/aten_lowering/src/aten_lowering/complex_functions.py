@@ -35,11 +35,16 @@ def _quotient(x: Pair, y: Pair) -> Any:
 
 
 def _exp(x: Pair) -> Pair:
-    """Of a real number, a real one: an infinite size has no angle then."""
-    size, lost = x[0].exp(), x[0].isinf() & ~x[1].isfinite()
-    imaginary = torch.where(lost & (size == 0), 0, size * x[1].sin())
-    real = torch.where(lost, size, size * x[1].cos())
-    return real, torch.where(x[1] == 0, x[1], imaginary)
+    """Of a real number, a real one: an infinite size has no angle then. A part may be finite where
+    the size is not: a factor of large ones is last."""
+    a, b = x
+    most = 88 if a.dtype is torch.float32 else 700
+    size = torch.where(a > most, a - most, a).exp()
+    rest = torch.where(a > most, torch.full_like(a, math.exp(most)), 1.0)
+    lost = a.isinf() & ~b.isfinite()
+    imaginary = torch.where(lost & (size == 0), 0, size * b.sin() * rest)
+    real = torch.where(lost, size, size * b.cos() * rest)
+    return real, torch.where(b == 0, b, imaginary)
 
 
 def _sigmoid(x: Pair, times: Pair | None = None) -> Any:
@@ -88,7 +93,7 @@ def _hyperbolic(x: Pair, even: bool) -> Pair:
 
     def part(function: Tensor, angle: Tensor, odd: bool) -> Tensor:
         sign = torch.copysign(torch.full_like(a, 0.5), a) if odd else 0.5
-        return torch.where(large, half * (sign * angle) * half, function * angle)
+        return torch.where(large, half * angle * (half * sign), function * angle)
 
     real = part(a.cosh() if even else a.sinh(), b.cos(), not even)
     real = torch.where(a.isinf() & ~b.isfinite(), a.abs(), real)
@@ -170,6 +175,8 @@ def _power(x: Pair, y: Pair) -> Any:
     if rule is not None:
         return rule(x)
     if not isinstance(x[0], Tensor):
+        if x == (1, 0):
+            return _POWERS[0](y)
         if not (x[0] or x[1]):
             return NotImplemented
         number = cmath.log(complex(*x))

@@ -250,6 +250,9 @@ def _by_parts(*ops: OpOverload) -> None:
             if kind is None:
                 return NotImplemented
             if op in _STORED:  # one buffer, not one of each part
+                if named.get("memory_format") in (torch.channels_last, torch.channels_last_3d):
+                    rows = op(args[0].movedim(1, -1), memory_format=torch.contiguous_format)
+                    return rows.movedim(-1, 1)
 
                 def whole(x: Any) -> Any:
                     turns = isinstance(x, Tensor) and (x.is_complex() or id(x) in real)

@@ -64,7 +64,7 @@ def sized(op: OpOverload, x: Tensor, output_size: Sequence[Any] | None, *more: A
     known = len(sizes) == x.dim()
     if 0 in sizes or (not known and x.requires_grad and torch.is_grad_enabled()):
         made = _DECOMPOSED[op](x, output_size, *more)
-        return suggested(made, x) if x.is_cuda else made
+        return suggested(made, x)
     size = _output_size(x.size(), output_size, factors)
     return op(x, size, *align_corners, *(factors or [None] * len(size)))
 
