@@ -25,7 +25,6 @@ from triton_emit.errors import UnsupportedDType
 from triton_emit.host_parts import host_parts
 from triton_emit.names import Namer
 from triton_emit.scalar_ops import ScalarOps
-from triton_emit.schedule.record import index_bits
 from triton_emit.tiles import Tile, rewritten
 from triton_emit.values import ATOM, BIT_AND, TL_TYPES, Value, in_memory, literal, typed
 
@@ -97,8 +96,7 @@ class Writer:
     def __init__(self, kernel: Kernel, bits: int) -> None:
         self.kernel = kernel
         self.bits = bits
-        # whoever asks for 32 bits where ranges are open has asked `size_in_32_bits`
-        self.fits = 32 if bits == 32 and index_bits(kernel) == 64 else 64
+        self.fits = 64  # bits of which it is known that no expression needs more
         self.params = Params(kernel)
         inner = any(p.axes for p in kernel.phases)
         quotients = sum(isinstance(s, Compute) and s.op == "div" for s in statements(kernel))

@@ -8,7 +8,7 @@ from loop_ir import Axis, Indirect, Kernel, Load, Stmt, Store
 from loop_ir.ir import linear, operands, results, statements, varying
 from symexpr import FloorDiv
 from triton_emit.body import INDENT, Lines, Writer
-from triton_emit.schedule import Schedule, inner_spaces, streams, updates
+from triton_emit.schedule import Schedule, index_bits, inner_spaces, streams, updates
 from triton_emit.source import TritonKernel, Zeroed, module
 from triton_emit.ssa import skipped
 from triton_emit.tiles import Tile, divides
@@ -22,6 +22,8 @@ class KernelWriter(Writer):
 
     def __init__(self, kernel: Kernel, schedule: Schedule) -> None:
         super().__init__(kernel, schedule.index_bits)
+        if schedule.index_bits == 32 and index_bits(kernel) == 64:
+            self.fits = 32  # whoever asks for 32 bits all the same has asked `size_in_32_bits`
         self.schedule = schedule
         self.constants: list[tuple[str, int]] = []
         self.spaces = inner_spaces(kernel)
