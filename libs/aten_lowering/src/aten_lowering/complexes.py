@@ -249,7 +249,8 @@ def _by_parts(*ops: OpOverload) -> None:
             kind = _PARTS.get(functools.reduce(torch.promote_types, kinds))
             if kind is None:
                 return NotImplemented
-            if op in _STORED:  # one buffer, not one of each part
+            # one buffer, not one of each part; a number may lie elsewhere, a pair of numbers not
+            if op in _STORED and len({x.device for x in tensors}) == 1:
                 if named.get("memory_format") in (torch.channels_last, torch.channels_last_3d):
                     rows = op(args[0].movedim(1, -1), memory_format=torch.contiguous_format)
                     return rows.movedim(-1, 1)
