@@ -93,6 +93,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], set[str]]] = {
     "pair": (swiglu, ((512, 1024), (2048, 1024), (2048, 1024)), {"gated", "gated_gluon"}),
     "integers": (integers, ("i8", "i8", (1024,)), {"tiled", "tma", "gluon", "decompose_k"}),
     "groups": (groups, ((512, 1024), (8, 1024, 1024), "ends"), {"grouped", "gluon_batched"}),
+    "groups of one step": (groups, ((512, 64), (8, 1024, 64), "ends"), {"grouped"}),
     "experts": (experts, ((512, 1024), (8, 512, 1024), (8, 512, 1024), "ends"), {"grouped"}),
     "fp8 experts": (fp8_experts, ("f8", "f8 groups", (1024,), (8, 1024), "ends"), {"grouped"}),
     "blocks": (blocks, ("f8", "f8", (8, 1024), (8, 8)), {"tiled", "tma", "gluon_scaled"}),
@@ -148,6 +149,7 @@ ONCE = {
     ("name", "families", "smallest"),
     [
         *((name, families, True) for name, families in ONCE.items() if families),
+        ("groups of one step", {"grouped"}, False),
         *(pytest.param(name, CASES[name][2], False, marks=pytest.mark.slow) for name in CASES),
     ],
 )

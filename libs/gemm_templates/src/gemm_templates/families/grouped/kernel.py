@@ -24,6 +24,7 @@ def grouped_mm(
     groups,
     JAGGED: tl.constexpr,
     PARTS: tl.constexpr,
+    STAGES: tl.constexpr = None,
     b2=None,
 ):
     """Like `tma_mm` for `BATCH` groups.
@@ -31,7 +32,8 @@ def grouped_mm(
     JAGGED: which size `groups.ends` divide. "M": rows of `a` and of `out`; `b` is [BATCH, K, N].
     "N": columns of `b` and of `out`; `a` is [BATCH, M, K]. "K": columns of `a`, rows of `b`; `out`
     is [BATCH, M, N], zero before the epilogue for an empty group.
-    b2: of rows, a second matrix a group; the result is `GATE(a @ b) * (a @ b2)`.
+    STAGES: 1 where one step is all of K; Triton would pipeline the tiles then, and fails to where
+    they branch. b2: of rows, a second matrix a group; the result is `GATE(a @ b) * (a @ b2)`.
     The epilogue's row and column numbers are those of `out`. Ends that decrease or lie outside are
     cut off: nothing outside of `out` is written."""
     M, N, K = sizes.M, sizes.N, sizes.K
@@ -62,7 +64,9 @@ def grouped_mm(
     tiles = tl.sum(counts, 0)
     # Loops with a branch after them cannot be flattened (Triton 3.6 fails to).
     FLAT: tl.constexpr = JAGGED == "N" or (JAGGED == "M" and not STORE_TMA)
-    for number in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=FLAT):
+    for number in tl.range(
+        tl.program_id(0), tiles, tl.num_programs(0), num_stages=STAGES, flatten=FLAT
+    ):
         before = last <= number
         group = tl.sum(before.to(tl.int32), 0)
         inside = number - tl.max(tl.where(before, last, 0), 0)
