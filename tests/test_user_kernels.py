@@ -96,6 +96,16 @@ def add_tuned(x, y, out, n, BLOCK: tl.constexpr):
     tl.store(out + i, tl.load(x + i, i < n) + tl.load(y + i, i < n), i < n)
 
 
+@triton.autotune([triton.Config({"STEPS": s}) for s in (1 << 40, 1)], key=[])
+@triton.jit
+def add_for_long(x, y, out, n, STEPS: tl.constexpr):
+    i = tl.program_id(0) * 64 + tl.arange(0, 64)
+    v = tl.load(x + i, i < n)
+    for _ in range(STEPS):
+        v = tl.load(x + i, i < n) + tl.load(y + i, i < n)
+    tl.store(out + i, v, i < n)
+
+
 @triton.heuristics({"BLOCK": lambda a: 64 if a["n"] < 1000 else 128})
 @triton.jit
 def add_by_size(x, y, out, n, BLOCK: tl.constexpr):
@@ -428,6 +438,40 @@ def test_configs_are_measured_on_cuda(fx: Any, monkeypatch: pytest.MonkeyPatch) 
     assert list(planner.chosen.values()) == [(1, (0.2, 0.1))]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("emit", "tune_at"), [("fx", "first_call"), ("cpp", "compile"), ("cpp", "first_call")]
+)
+def test_a_config_that_hangs_ends_its_worker(
+    options: Any, monkeypatch: pytest.MonkeyPatch, fresh_dynamo: None, emit: str, tune_at: str
+) -> None:
+    """Each config runs in a process of its own kind, here on the CPU, for a limited time."""
+    class OnCPU(tuning.TuningPool):
+        def __init__(self) -> None:
+            super().__init__(("cpu",), timeout=3.0)
+
+    autotune = tuning.autotune
+    found: list[tuning.Tuned] = []
+    monkeypatch.setattr(tuning, "TuningPool", OnCPU)
+    monkeypatch.setattr(
+        tuning, "autotune", lambda *a, **more: found.append(autotune(*a, **more)) or found[-1]
+    )
+    monkeypatch.setattr("planner.user_kernels.plan_launch._on_cuda", lambda args: True)
+
+    def fn(x: Tensor, y: Tensor) -> Tensor:
+        out = torch.empty_like(x)
+        add_for_long[(2,)](x, y, out, 100)
+        return out * 2
+
+    x, y = torch.randn(100), torch.randn(100)
+    run = torch.compile(
+        fn, backend="compile_cli", options={**options, "emit": emit, "tune_at": tune_at}
+    )
+    torch.testing.assert_close(run(x, y), (x + y) * 2)
+    (tuned,) = found
+    assert tuned.winner == 1 and "CandidateHung" in dict(tuned.failures)[0]
+
+
 @pytest.mark.parametrize("emit", EMITS)
 def test_launched_by_triton(
     fx: Any, emit: str, monkeypatch: pytest.MonkeyPatch, compiled_as: Any
@@ -483,6 +527,7 @@ def test_a_dynamic_size_is_tuned_at_two(fx: Any, monkeypatch: pytest.MonkeyPatch
     seen: list[int] = []
 
     def autotune(candidates: Any, args: Any, **settings: Any) -> tuning.Tuned:
+        assert isinstance(settings["pool"], tuning.TuningPool)  # in processes of its own
         seen.append(args[3])
         return tuning.Tuned(int(args[3] > 1000), (0.1, 0.2))
 

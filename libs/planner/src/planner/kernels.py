@@ -19,6 +19,7 @@ import sympy
 from torch import Tensor
 
 import triton_rt
+import tuning
 from planner.errors import CacheNotWritten, NotTriton, UnsafeCache
 from planner.loops import LoopLibraries
 from planner.settings import Settings
@@ -50,7 +51,7 @@ _MEASURED = 0.5
 @dataclass
 class Kernels:
     """The kernels of one program, loaded once each. defined: those of the user, by what they are
-    but for the name. pool: see `compiling`. began: when the compilation did, by `perf_counter`.
+    but for the name. pool, apart: see `compiling`. began: when the compilation did, by `perf_counter`.
     started: kernels that the program is expected to have. late: candidates that were not compiled
     in time. given: inputs of the graph that is planned, by name, which is measured on them."""
 
@@ -59,6 +60,7 @@ class Kernels:
     plain: dict[DefineKernel, triton_rt.LazyKernel] = field(default_factory=dict)
     defined: dict[DefineKernel, DefineKernel] = field(default_factory=dict)
     pool: triton_rt.CompilePool | None = None
+    apart: tuning.TuningPool | None = None
     began: float = field(default_factory=perf_counter)
     started: list[Future[triton_rt.Binary]] = field(default_factory=list)
     late: list[Future[triton_rt.Binary]] = field(default_factory=list)
@@ -171,13 +173,14 @@ class Kernels:
     @contextmanager
     def compiling(self) -> Iterator[None]:
         """Inside, compile jobs go to worker processes: those of this process, which are started
-        as jobs come and stay for the next compilation."""
-        with triton_rt.shared_pool(self.options.workers) as pool:
-            self.pool = pool
+        as jobs come and stay for the next compilation; the user's kernels are measured in one for
+        each GPU, which ends with this compilation."""
+        with triton_rt.shared_pool(self.options.workers) as pool, tuning.TuningPool() as apart:
+            self.pool, self.apart = pool, apart
             try:
                 yield
             finally:
-                self.pool = None
+                self.pool = self.apart = None
 
 
 @functools.cache

@@ -11,8 +11,8 @@ at an edge where Triton's own launch would write too much, through triton_rt."""
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import sympy
@@ -35,7 +35,7 @@ from planner.user_kernels.calls import Call, call_of
 from planner.user_kernels.operators import launching_operator
 from planner.user_kernels.sources import Unsaid, alias
 from symexpr import Mod, Ranges, evaluate, known, parse, symbol
-from triton_rt.errors import TritonRTError
+from triton_rt.errors import TritonRTError, WorkerFailed
 from wrapper_ir import DefineKernel
 
 
@@ -157,7 +157,8 @@ class UserKernelPlanner:
     def _choose(
         self, node: UserKernel, label: str, calls: list[Call], hints: Mapping[str, int]
     ) -> int:
-        """The fastest config at these sizes."""
+        """The fastest config at these sizes, measured in a worker process: what crashes or hangs
+        there is one config. On what a call gave, integers are its own; other numbers are drawn."""
         grids = [tuple(int(evaluate(g, hints)) for g in grid) for grid in node.grids]
         cache, pool = self.kernels.cache, self.kernels.pool
         kernels = [triton_rt.LazyKernel(call.source, cache=cache, pool=pool) for call in calls]
@@ -167,8 +168,7 @@ class UserKernelPlanner:
             return 0
         # Under torch.compile fake tensors are in force; what is measured is real.
         with unset_fake_temporarily():
-            # Integers may be indices or addresses: zeros are the best guess, and a crash of a
-            # worker harms nobody.
+            # Integers may be indices or addresses: zeros are the best guess.
             refs = [ref for ref in map(_tensor, calls[0].args) if ref is not None]
             written = {name for name, _ in node.outs} | set(node.mutates)
             here = self.kernels.given if hints == hints_of(self.graph.symbols) else {}
@@ -179,9 +179,14 @@ class UserKernelPlanner:
             args = [_example(a, made) for a in calls[0].args]
             store = tuning.TuningStore(self.options.cache_path / "user_kernels")
             name = self.table[node.kernel].name
+            tune = partial(tuning.autotune, candidates, args, store=store, name=name)
             try:
-                with tuning.TuningPool() if risky else nullcontext() as apart:
-                    tuned = tuning.autotune(candidates, args, store=store, name=name, pool=apart)
+                try:
+                    tuned = tune(pool=self.kernels.apart)
+                except WorkerFailed:  # it has no room for all of this a second time
+                    if risky:
+                        raise
+                    tuned = tune()
             except TritonRTError as error:
                 if not risky:
                     why = f"none of its configs runs: {error}"
