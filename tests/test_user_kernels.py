@@ -446,6 +446,7 @@ def test_a_config_that_hangs_ends_its_worker(
     options: Any, monkeypatch: pytest.MonkeyPatch, fresh_dynamo: None, emit: str, tune_at: str
 ) -> None:
     """Each config runs in a process of its own kind, here on the CPU, for a limited time."""
+
     class OnCPU(tuning.TuningPool):
         def __init__(self) -> None:
             super().__init__(("cpu",), timeout=3.0)

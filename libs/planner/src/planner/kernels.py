@@ -51,9 +51,10 @@ _MEASURED = 0.5
 @dataclass
 class Kernels:
     """The kernels of one program, loaded once each. defined: those of the user, by what they are
-    but for the name. pool, apart: see `compiling`. began: when the compilation did, by `perf_counter`.
-    started: kernels that the program is expected to have. late: candidates that were not compiled
-    in time. given: inputs of the graph that is planned, by name, which is measured on them."""
+    but for the name. pool, apart: see `compiling`. began: when the compilation did, by
+    `perf_counter`. started: kernels that the program is expected to have. late: candidates that
+    were not compiled in time. given: inputs of the graph that is planned, by name, which is
+    measured on them."""
 
     options: Settings
     loaded: dict[DefineKernel, triton_rt.LazyKernel] = field(default_factory=dict)

@@ -86,7 +86,8 @@ def plan(problem: Problem, config: Config, name: str) -> Plan:
     flags = (
         f"groups=Groups(offs, {1 << (problem.batch - 1).bit_length()}), "
         f'JAGGED="{problem.jagged}", PARTS={config.parts}'
-        + ", STAGES=1" * (problem.jagged != "K" and problem.k <= config.block_k)
+        + ", STAGES=1"
+        * (problem.jagged != "K" and problem.k <= config.block_k)
     )
     moves = moves_in_groups(problem, config)
     call = Call("grouped", "grouped_mm", flags, batches=True, moves=moves)
