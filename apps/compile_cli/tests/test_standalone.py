@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 import subprocess
 import sys
 import zipfile
@@ -18,7 +20,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from aten_lowering.passes import sums_at_once
 from compile_cli import CompiledArtifact, standalone_compile
-from compile_cli.errors import BadArtifact, BadInput, NoArtifact
+from compile_cli.errors import BadArtifact, BadInput, NoArtifact, NotLoaded
+from triton_rt.errors import CudaError
 
 X = torch.linspace(-1.0, 2.0, 12).reshape(3, 4)
 
@@ -214,6 +217,61 @@ def test_files_of_others_are_refused_with_the_reason(saved: Path, tmp_path: Path
         (tmp_path / "x.zip").write_bytes(damaged)
         with pytest.raises(BadArtifact):
             CompiledArtifact.load(path=tmp_path / "x.zip")
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    def fault(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return fault
+
+
+FAULTS: dict[str, tuple[str, Any, type[BaseException], str]] = {
+    "disk": ("pathlib.Path.read_bytes", OSError(errno.EIO, "broken"), NotLoaded, "broken"),
+    "rights": ("zipfile.ZipFile", PermissionError(errno.EACCES, "no"), NotLoaded, "Permission"),
+    "files": ("zipfile.ZipFile", OSError(errno.EMFILE, "too many"), NotLoaded, "too many"),
+    "memory of the file": ("zipfile.ZipFile", MemoryError("all"), MemoryError, "all"),
+    "full disk": ("tempfile.TemporaryDirectory", OSError(errno.ENOSPC, "full"), NotLoaded, "full"),
+    "memory": ("torch.Tensor.copy_", MemoryError("all"), MemoryError, "all"),
+    "memory of a GPU": ("torch.Tensor.copy_", torch.OutOfMemoryError("GPU"), RuntimeError, "GPU"),
+    "a GPU": ("torch.Tensor.copy_", torch.AcceleratorError("illegal"), NotLoaded, "illegal"),
+    "a driver": ("torch.Tensor.copy_", CudaError("cuInit"), NotLoaded, "cuInit"),
+    "memory of torch": (
+        "torch.Tensor.copy_",
+        RuntimeError(f"DefaultCPUAllocator: Error code 12 ({os.strerror(errno.ENOMEM)})"),
+        NotLoaded,
+        "Allocator",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", [*FAULTS, "no compiler", "a compiler that is killed"])
+def test_a_machine_that_fails_is_no_damage(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the file loads once it does not."""
+    gm, inputs = captured(lambda x: x.sin() + torch.tensor([0.5, 1.0, 1.5, 2.0]), X)
+    format: Any = "unpacked" if fault == "disk" else "binary"
+    made = standalone_compile(gm, inputs, options={"cpu_kernels": "cpp"})
+    made.save(path=tmp_path / "sin", format=format)
+    with monkeypatch.context() as broken:
+        broken.setenv("COMPILE_CLI_CACHE_DIR", str(tmp_path / "empty"))
+        if fault in FAULTS:
+            where, error, kind, why = FAULTS[fault]
+            broken.setattr(where, raising(error))
+        else:
+            kind, why = NotLoaded, "LoopsNotBuilt"
+            script = tmp_path / "bin" / "g++"
+            script.parent.mkdir()
+            if "killed" in fault:
+                script.write_text("#!/bin/sh\nkill -KILL $$\n")
+                script.chmod(0o700)
+            broken.setenv("PATH", f"{script.parent}{os.pathsep}/bin" if "killed" in fault else "")
+        with pytest.raises(kind, match=why) as caught:
+            CompiledArtifact.load(path=tmp_path / "sin", format=format)
+        assert not isinstance(caught.value, BadArtifact)
+    loaded = CompiledArtifact.load(path=tmp_path / "sin", format=format)
+    assert torch.allclose(loaded(X)[0], X.sin() + torch.tensor([0.5, 1.0, 1.5, 2.0]))
 
 
 def test_a_file_says_no_folder_to_write_to(saved: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 Nothing is unpickled, nothing is written while reading, and names say no folders but `kernels/`."""
 
+import errno
 import hashlib
 import io
 import json
@@ -11,12 +12,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from compile_cli.errors import BadArtifact
+from compile_cli.errors import BadArtifact, NotLoaded
 from multikernel import write_whole
 
 Format = Literal["binary", "unpacked"]
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
+# Errors of files that are not there, or at places that are not in them.
+_OF_NAMES = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EINVAL, errno.ENAMETOOLONG)
 _NAME = re.compile(r"(kernels/)?[a-z0-9_]+\.[a-z0-9]+", re.ASCII)
 
 
@@ -42,7 +45,7 @@ def write(
 
 def read(path: Path, format: Format) -> tuple[dict[str, Any], dict[str, bytes]]:
     """The manifest and the files. Raises `BadArtifact` for what is damaged, or of another format
-    version."""
+    version, `NotLoaded` for what cannot be read."""
     try:
         if format == "unpacked":
             manifest = _manifest(path, (path / MANIFEST).read_bytes())
@@ -53,9 +56,11 @@ def read(path: Path, format: Format) -> tuple[dict[str, Any], dict[str, bytes]]:
                     raise BadArtifact(path, "an artifact is not compressed")
                 manifest = _manifest(path, found.read(MANIFEST))
                 files = {name: found.read(name) for name in manifest["files"]}
-    except BadArtifact:
+    except (BadArtifact, MemoryError):
         raise
     except Exception as error:  # damaged bytes make of zips and JSON what they do
+        if isinstance(error, OSError) and error.errno not in _OF_NAMES:
+            raise NotLoaded(path, f"{type(error).__name__}: {error}") from error
         raise BadArtifact(path, f"{type(error).__name__}: {error}") from error
     for name, data in files.items():
         if hashlib.sha256(data).hexdigest() != manifest["files"][name]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
@@ -13,10 +15,11 @@ import torch
 from torch import Tensor
 
 import compile_cli.artifact_file as artifact_file
-import triton_rt
+import planner
+import triton_rt.errors
 from compile_cli.artifact import Artifact
 from compile_cli.artifact_file import Format
-from compile_cli.errors import BadArtifact, NoArtifact
+from compile_cli.errors import BadArtifact, MachineError, NoArtifact, NotLoaded
 from compile_cli.options import Options
 from planner import Kernels, expected_variants, uses_cuda
 from wrapper_ir import parse_program
@@ -80,7 +83,8 @@ class CompiledArtifact:
     @staticmethod
     def load(*, path: str | Path, format: Format = "binary") -> CompiledArtifact:
         """What `save` wrote, in this process or another, wherever the file is now. Raises
-        `BadArtifact`: damaged, or made by other versions or for another GPU."""
+        `BadArtifact`: damaged, or made by other versions or for another GPU. Where the machine
+        fails, a `MachineError` (`NotLoaded`), or what Python and torch raise for want of memory."""
         path = Path(path)
         manifest, files = artifact_file.read(path, format)
         if manifest.get("versions") != (here := _versions()):
@@ -105,11 +109,27 @@ class CompiledArtifact:
                 if name.startswith("kernels/")
             ]
             run = artifact.load(binaries)
-        except torch.OutOfMemoryError:
+        except (torch.OutOfMemoryError, MemoryError, MachineError):
             raise
         except Exception as error:  # whatever a manifest, a program or constants make of it
-            raise BadArtifact(path, f"{type(error).__name__}: {error}") from error
+            kind = NotLoaded if _of_machine(error) else BadArtifact
+            raise kind(path, f"{type(error).__name__}: {error}") from error
         return CompiledArtifact(_mapped(run, sources), (artifact, sources))  # type: ignore[arg-type]  # kinds are checked as they are used
+
+
+def _of_machine(error: BaseException) -> bool:
+    """Whether data could not have brought about an error, or one that it comes from."""
+    from cpp_emit.errors import CompilerKilled, CompilerNotFound, TorchNotFound
+
+    broken = OSError, MemoryError, torch.AcceleratorError, planner.UnsafeCache
+    no_compiler = CompilerKilled, CompilerNotFound, TorchNotFound
+    no_gpu = triton_rt.errors.NoGPU, triton_rt.errors.CudaError
+    full = os.strerror(errno.ENOMEM) in str(error)  # which torch raises as a `RuntimeError`
+    return (
+        isinstance(error, (*broken, *no_compiler, *no_gpu))
+        or full
+        or (error.__cause__ is not None and _of_machine(error.__cause__))
+    )
 
 
 def _mapped(run: Callable[..., Sequence[Any]], sources: Sequence[Source]) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ import planner
 from aten_lowering import DependsOnData, UnsupportedGraph
 from compile_cli import errors
 from compile_cli.options import Options
-from cpp_emit.errors import CompilerNotFound, TorchNotFound
+from cpp_emit.errors import CompilerKilled, CompilerNotFound, TorchNotFound
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def refusals() -> Iterator[None]:
             f"  why:   {error.reason}\n  to do: {error.hint}, or use torch.compile(model, "
             'backend="compile_cli"), which may split it'
         ) from error
-    except (CompilerNotFound, TorchNotFound) as error:
+    except (CompilerKilled, CompilerNotFound, TorchNotFound) as error:
         raise errors.NoCompiler(error) from error
 
 

@@ -10,6 +10,7 @@ from cpp_emit.build import find_compiler as find_compiler
 from cpp_emit.build import headers as headers
 from cpp_emit.callbacks import Callbacks as Callbacks
 from cpp_emit.emit import emit as emit
+from cpp_emit.errors import CompilerKilled as CompilerKilled
 from cpp_emit.errors import CompilerNotFound as CompilerNotFound
 from cpp_emit.errors import CppEmitError as CppEmitError
 from cpp_emit.load import LoadedProgram as LoadedProgram

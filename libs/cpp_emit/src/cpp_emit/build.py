@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from cpp_emit.errors import BuildFailed, CompilerNotFound, TorchNotFound
+from cpp_emit.errors import BuildFailed, CompilerKilled, CompilerNotFound, TorchNotFound
 from cpp_emit.parts import compiled_parts, digest, run, write_all
 from symexpr import CPP_PRELUDE
 
@@ -85,7 +85,8 @@ def build(
     folder (`cpp_emit.parts`). Whoever can write to `out_dir` can have code run here: it is made for
     its owner alone (0700) unless it is there.
 
-    Raises CompilerNotFound, TorchNotFound, BuildFailed (with the lines the compiler refused)."""
+    Raises CompilerNotFound, CompilerKilled, TorchNotFound, BuildFailed (with the lines the compiler
+    refused)."""
     compiler = find_compiler() if compiler is None else compiler
     torch = find_torch()
     sources = headers()
@@ -119,7 +120,7 @@ def build_plain(
     this machine's processor. ways: arguments of the compiler; the first with which it compiles and
     links are taken. The library is kept as those of `build` are.
 
-    Raises CompilerNotFound, BuildFailed (of the last way)."""
+    Raises CompilerNotFound, CompilerKilled, BuildFailed (of the last way)."""
     compiler = find_compiler() if compiler is None else compiler
     common = (compiler, _processor(), *("\0".join(way) for way in ways), *sources.values())
 
@@ -172,11 +173,13 @@ def _kept(folder: Path, stem: str, text: str, make: Callable[[Path, Path, Path],
 
 
 def _compile(command: Sequence[str], text: str) -> None:
-    """Raises BuildFailed, and OSError where the disk is full."""
+    """Raises BuildFailed, CompilerKilled, and OSError where the disk is full."""
     ran = run(command)
     full = os.strerror(errno.ENOSPC)
     if ran.returncode != 0 and full in ran.stderr:
         raise OSError(errno.ENOSPC, full)
+    if ran.returncode < 0 or (ran.returncode != 0 and "Killed signal" in ran.stderr):
+        raise CompilerKilled(f"{command[0]} was ended by a signal\n  {ran.stderr.strip()}")
     if ran.returncode != 0:
         source = next(part for part in command if part.endswith(".cpp"))
         raise BuildFailed(_report(ran.stderr, source, text, command))

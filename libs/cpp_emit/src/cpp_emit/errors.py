@@ -37,6 +37,10 @@ class TorchNotFound(CppEmitError):
     """The headers and libraries of an installed torch were not found."""
 
 
+class CompilerKilled(CppEmitError):
+    """A signal ended the C++ compiler, as where there is not enough memory for it."""
+
+
 class BuildFailed(CppEmitError):
     """The C++ compiler refused the text."""
 
