@@ -50,6 +50,17 @@ class DataDependent(UnsupportedModel):
     """A result has a size, or is a number, that depends on what the inputs hold."""
 
 
+class NoSecondDerivative(UnsupportedModel):
+    """A gradient that a compiled graph computes is to be differentiated."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "gradients that a compiled graph computes cannot be differentiated: create_graph=True\n"
+            "  to do: compile the function that takes the first gradient, by torch.func.grad (or "
+            "jvp, vjp), or run this model in eager"
+        )
+
+
 class MachineError(CompileCliError):
     """This machine lacks something that the compilation needs."""
 
@@ -74,6 +85,16 @@ class CacheUnusable(MachineError):
             f"no folder for compiled code\n  where: {path}\n  why:   {first_line(why)}\n"
             "  to do: free space there, or name another folder: --cache-dir, or "
             "COMPILE_CLI_CACHE_DIR"
+        )
+
+
+class NotLoaded(MachineError):
+    """A compiled artifact, of which nothing is known to be wrong, cannot be loaded here, or now."""
+
+    def __init__(self, path: object, why: str) -> None:
+        super().__init__(
+            f"{path} cannot be loaded: the machine failed\n  why:   {why}\n"
+            "  to do: mend that (space, rights, memory, the GPU), and load the same file again"
         )
 
 

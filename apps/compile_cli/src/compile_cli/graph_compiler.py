@@ -16,10 +16,11 @@ from compile_cli.artifact import Artifact
 from compile_cli.capture import view_written_inputs
 from compile_cli.errors import NoArtifact
 from compile_cli.graph_cache import GraphCode
+from compile_cli.hosts import backward_run
 from compile_cli.options import Options
 from compile_cli.partition import SAVED, partition
 from compile_cli.record import Record
-from compile_cli.result import CompiledGraph
+from compile_cli.result import CompiledGraph, lazy_inputs
 from compile_cli.torch_compat import TracingContext, untraced
 from compile_cli.undecided import awaiting, undecided
 from cuda_graphs import Lending, Loans
@@ -63,7 +64,8 @@ class GraphCompiler:
                 self.owned = _kept_alone(graph, compiled.fused, saved.start)
         except UnsupportedGraph as error:
             warnings.warn(f"compile_cli leaves a graph to eager: {error}", stacklevel=2)
-            return GraphCode(graph.forward, functools.partial(_no_artifact, str(error)))
+            run = backward_run(graph.forward, lazy_inputs(graph))
+            return GraphCode(run, functools.partial(_no_artifact, str(error)))
         return GraphCode(compiled.run, lambda: _kept(compiled, settings))
 
     def partition(self, *joint: Any, **more: Any) -> Any:

@@ -32,6 +32,8 @@ with collected_later():
         aot_autograd,
         aot_module_simplified,
         counters,
+        dual_level,
+        guard_dual_level,
         register_backend,
         untraced,
     )
@@ -70,7 +72,7 @@ def compile_cli(
             graph_cache.kept_when_compiled()
         return compiler().compile(graph)
 
-    if (why := order_matters(gm) or retyped_input(gm)) is not None:
+    if (why := order_matters(gm) or retyped_input(gm) or _in_forward_mode()) is not None:
         warnings.warn(f"compile_cli leaves a graph to eager: {why}", stacklevel=2)
         eager: Callable[..., Any] = gm.forward
         return eager
@@ -101,6 +103,13 @@ def compile_cli(
         warnings.warn(f"compile_cli leaves a graph to eager: {error}", stacklevel=2)
         return gm.forward
     return result
+
+
+def _in_forward_mode() -> str | None:
+    """Why a graph is left to eager where its inputs may have tangents, which kernels do not carry
+    along. Elsewhere it is compiled anew."""
+    guard_dual_level()
+    return "its inputs may be dual numbers (torch.autograd.forward_ad)" if dual_level() else None
 
 
 def _untraced(compile_fx: Callable[..., GraphCode]) -> Callable[..., GraphCode]:

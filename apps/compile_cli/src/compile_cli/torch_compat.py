@@ -1,6 +1,7 @@
 """What this package uses of torch that torch does not promise to keep: all of it, in one place."""
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.registry import register_backend
 from torch._dynamo.callback import CallbackArgs, callback_handler
 from torch._dynamo.exc import TorchDynamoException
+from torch._dynamo.guards import GuardBuilder
+from torch._dynamo.source import GlobalStateSource
 from torch._dynamo.utils import counters
 from torch._functorch import partitioners
 from torch._functorch._aot_autograd.autograd_cache import (
@@ -28,6 +31,7 @@ from torch._functorch.aot_autograd import aot_module_simplified
 from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._prims import rng_prims
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.autograd import forward_ad
 from torch.export._trace import _export as export_at_level
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
@@ -45,6 +49,39 @@ COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 def in_transform() -> bool:
     """Whether a transform of `torch.func` is being applied."""
     return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def dual_level() -> bool:
+    """Whether tensors may be dual numbers, which derivatives in forward mode are taken of."""
+    return forward_ad._current_level >= 0
+
+
+def guard_dual_level() -> None:
+    """The graph that Dynamo compiles is not called where `dual_level` is another."""
+    if (context := TracingContext.try_get()) is not None:
+        guard = GlobalStateSource().make_guard(GuardBuilder.DUAL_LEVEL)
+        context.guards_context.dynamo_guards.add(guard)
+
+
+has_memory: Callable[[torch.Tensor], bool] = torch._C._has_storage
+"""Batches and sparse tensors have none of their own."""
+
+
+def of_batch(batch: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The gradients of a batch of `torch.autograd.grad(is_grads_batched=True)`. Its level is the
+    first: a compiled graph is not differentiated twice."""
+    return torch._remove_batch_dim(batch, 1, 0, 0).unbind()
+
+
+def outside_of_batches() -> Any:
+    """A context in which operators do not know that gradients are taken in batches."""
+    mode: Any = torch._C._parse_dispatch_key("VmapMode")
+    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(mode))
+
+
+def as_batch(stacked: torch.Tensor) -> torch.Tensor:
+    """The inverse of `of_batch`, of a tensor of them."""
+    return torch._add_batch_dim(stacked, 0, 1)
 
 
 def memory_holders(tensor: torch.Tensor) -> int:

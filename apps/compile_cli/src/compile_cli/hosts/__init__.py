@@ -7,6 +7,7 @@ from compile_cli.hosts.inputs import (
     Runner,
     align_inputs,
     aligned_run,
+    backward_run,
     boxed,
     in_memory_run,
 )

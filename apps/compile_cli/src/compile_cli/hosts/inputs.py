@@ -108,7 +108,8 @@ def owned_run(run: Runner, positions: Sequence[int]) -> Runner:
 
 
 def in_memory_run(run: Runner, lazy: Sequence[LazyInput]) -> Runner:
-    """`run`, with the memory in place of each argument that is lazy, or was when captured."""
+    """`run`, with the memory in place of each argument that is lazy, or was when captured, or may
+    be: gradients, of which more is to be seen to (`Backward`)."""
     if not lazy:
         return run
     from aten_lowering import lazy_memory  # not needed to run most programs, and slow to import
@@ -119,4 +120,14 @@ def in_memory_run(run: Runner, lazy: Sequence[LazyInput]) -> Runner:
             if conj or neg or tensor.is_conj() or tensor.is_neg():
                 args[i] = lazy_memory(tensor, conj, neg)
 
-    return Prepared(run, resolve)
+    return backward_run(Prepared(run, resolve), lazy)
+
+
+def backward_run(run: Runner, lazy: Sequence[LazyInput]) -> Runner:
+    """`run`, of which some of these inputs may be gradients: those that nothing is known of."""
+    tangents = [i for i, conj, neg in lazy if not (conj or neg)]
+    if not tangents:
+        return run
+    from compile_cli.hosts.gradients import Backward  # slow to import, as torch's internals are
+
+    return Backward(boxed(run), tangents)

@@ -13,6 +13,7 @@ from compile_cli.errors import BadInput, CompileFailed
 from compile_cli.result.compiled import CompiledGraph
 from compile_cli.result.recapture import CAPTURING, Source, unchanged
 from compile_cli.result.regimes import Regime, check_kinds, check_lazy_bits, check_strides, sizes_of
+from compile_cli.torch_compat import dual_level, in_transform
 from symexpr import sstr
 
 # Compilations of one model for different sizes, at most: what needs more is not dynamic.
@@ -60,6 +61,12 @@ class CompiledModel:
         return tuple(f"{name}.{d}" for name, dims, own in found for d in sorted(dims - own))
 
     def __call__(self, *args: Any) -> Any:
+        if dual_level() or in_transform():
+            raise BadInput(
+                "a compiled model has no derivatives and takes no batches of vmap\n"
+                "  to do: compile the function that calls the transform (torch.func.jvp, grad, "
+                'vmap) of the model, or use torch.compile(model, backend="compile_cli")'
+            )
         captured = self.captured
         if len(args) == self._plain_inputs and all(isinstance(a, Tensor) for a in args):
             # what flattening would find: most models take a few tensors
