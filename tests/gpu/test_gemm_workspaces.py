@@ -178,7 +178,8 @@ def test_graphs_fill_at_every_replay(
     outs.append(compiled(xs[-1]))
     for x, out in zip(xs, outs, strict=True):
         check(out, model, x)
-    report = compiled.graph.graphs.explain()
+    (graph,) = compiled.graph.graphs
+    report = graph.explain()
     assert "replays" in report
     assert "capture failed" not in report, report
 

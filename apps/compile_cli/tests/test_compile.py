@@ -140,6 +140,7 @@ def test_a_replay_does_not_look_where_arguments_begin(
 ) -> None:
     looked: list[torch.Tensor] = []
     monkeypatch.setattr("compile_cli.hosts.inputs.aligned", lambda x: looked.append(x) or x)
+    monkeypatch.setattr("compile_cli.hosts.cuda_graphs.DEVICE", "cpu")
     for name in ("refuses", "busy", "order"):
         monkeypatch.setattr(GraphPool, name, lambda *_: None)
     record = lambda _, fn, args: Recording(lambda: None, fn(*args), lambda: None)  # noqa: E731  # a stand-in

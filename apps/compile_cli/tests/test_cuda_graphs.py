@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,8 @@ import compile_cli
 from compile_cli.errors import UnknownOption
 from compile_cli.hosts import cuda_graphs as host
 from compile_cli.hosts.cuda_graphs import mutated_inputs
-from cuda_graphs import GraphedCallable
+from cuda_graphs import GraphedCallable, GraphPool
+from cuda_graphs.graph_pool import Recording
 
 
 class Counter(nn.Module):
@@ -54,6 +57,7 @@ def test_what_training_keeps_is_lent(tmp_path: Path, monkeypatch: pytest.MonkeyP
             made.append(self)
 
     monkeypatch.setattr(host, "GraphedCallable", Seen)
+    monkeypatch.setattr(host, "DEVICE", "cpu")
     options = {"cache_dir": str(tmp_path), "cuda_graphs": True}
     layer = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 4))
     torch.compile(layer, backend="compile_cli", options=options)(torch.randn(4, 8)).sum().backward()
@@ -61,3 +65,109 @@ def test_what_training_keeps_is_lent(tmp_path: Path, monkeypatch: pytest.MonkeyP
     lent, got = forward.lending, backward.lending
     assert lent.loans is got.loans and not got.positions
     assert 0 not in lent.positions and 1 in lent.positions, "the result is the caller's own"
+
+
+@torch.library.custom_op("compile_cli_tests::scaled", mutates_args=())
+def scaled(x: Tensor) -> Tensor:
+    """An operator that users say is not to be captured."""
+    return x * 2
+
+
+@scaled.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+def chain(x: Tensor, w: Tensor) -> Tensor:
+    for _ in range(3):
+        x = (x @ w).tanh()
+    return x
+
+
+class Pool:
+    """Records what is captured, and replays by running it on the very tensors."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.captured = self.replayed = 0
+        monkeypatch.setattr(host, "DEVICE", "cpu")
+        for name in ("refuses", "busy", "order"):
+            monkeypatch.setattr(GraphPool, name, lambda *_: None)
+        monkeypatch.setattr(GraphPool, "record", lambda _, fn, args: self.record(fn, args))
+
+    def record(self, fn: Callable[..., Any], args: list[Any]) -> Recording:
+        kept = [a.clone() if isinstance(a, Tensor) else a for a in args]
+        outputs, held = fn(*args), [unheld(a) if isinstance(a, Tensor) else a for a in args]
+        self.captured += 1
+        for a, b in zip(args, kept, strict=True):
+            if isinstance(a, Tensor):
+                a.copy_(b)  # a capture writes nothing
+
+        def replay() -> None:
+            self.replayed += 1
+            for o, n in zip(outputs, fn(*held), strict=True):
+                o.copy_(n)
+
+        return Recording(replay, outputs, lambda: None)
+
+
+def unheld(tensor: Tensor) -> Tensor:
+    """The same memory, which lives no longer for that: as a graph knows it."""
+    storage = tensor.untyped_storage()
+    memory = (ctypes.c_byte * storage.nbytes()).from_address(storage.data_ptr())
+    flat = torch.frombuffer(memory, dtype=tensor.dtype)
+    return flat.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+
+def named(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    y = chain(x, w)
+    z = chain(scaled(y), w)
+    return z + y, z
+
+
+def sizes_of_data(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    y = chain(x, w)
+    rows = y[(y[:, 0] > y[:, 0].mean()).nonzero().squeeze(1)]
+    return chain(rows, w), y
+
+
+def written(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    w.add_(chain(x, w))
+    y = scaled(chain(x, w))
+    w.mul_(0.5)
+    return chain(y, w), w.sum(0)
+
+
+def views(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    y = chain(x, w)
+    half = y[:, ::2].t()
+    z = scaled(half)
+    return chain(half, w), chain(z, w)
+
+
+PROGRAMS = [named, sizes_of_data, written, views]
+
+
+@pytest.mark.parametrize("emit", ["fx", "cpp"])
+@pytest.mark.parametrize("run", PROGRAMS, ids=lambda run: run.__name__)
+def test_parts(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any], emit: str
+) -> None:
+    """Fresh inputs and a weight that stays, in twice the parts that there are cuts."""
+    pool = Pool(monkeypatch)
+    torch._dynamo.reset()
+    options = {"cache_dir": str(own_cache), "emit": emit, "cuda_graphs": True}
+    options["not_captured"] = ["compile_cli_tests.scaled"]
+    dynamo: Any = torch._dynamo.config
+    with torch.no_grad(), dynamo.patch(capture_dynamic_output_shape_ops=True):
+        compiled = torch.compile(run, backend="compile_cli", options=options, fullgraph=True)
+        ours, theirs = (torch.ones(6, 6) / 6 for _ in range(2))
+        kept = []
+        for call in range(6):
+            x = torch.randn(6, 6, generator=torch.Generator().manual_seed(call % 3))
+            got, wanted = compiled(x, ours), run(x, theirs)
+            kept.append((got, wanted))
+        for got, wanted in kept:  # a later call has written to none
+            torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    assert pool.captured >= 2
+    assert pool.replayed == 10 or run is sizes_of_data

@@ -67,6 +67,6 @@ class Artifact:
             kernels.load(defines[binary.name]).provide(binary)
         outside = Outside(self.constants)
         with kernels.compiling():
-            _, run = build_program(program, kernels, outside, self.options, Record())
+            _, run, _ = build_program(program, kernels, outside, self.options, Record())
         inputs = self.aligned, self.lazy
         return finished_run(run, program, *inputs, self.options, taken=self.taken)[0]

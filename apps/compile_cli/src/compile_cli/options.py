@@ -71,6 +71,9 @@ class Options(Settings):
         the host is slower than the GPU: small batches. Takes memory for each layout. What training
         keeps for a backward pass stays in the graph's memory; a forward pass that comes before that
         backward pass runs without a graph.
+    not_captured: operators, such as `mylib.lookup` or `aten.sort.default`, that no CUDA graph is to
+        hold. There, at work on the CPU, at sizes that hang on data and at communication a program
+        is cut, and each part is a graph of its own.
     channels_last: `on`: convolutions on a GPU get their operands, and give their
         results, with the channels side by side in memory; results of the graph keep their strides.
         `auto` measures both ways, and takes this one where it is faster.
@@ -97,6 +100,7 @@ class Options(Settings):
     random: str = "fast"
     nan_asserts: bool = False
     saved: str = "exact"
+    not_captured: tuple[str, ...] = ()
     fx_backend: type[FxBackend] | None = None
 
     def __post_init__(self) -> None:
@@ -130,6 +134,12 @@ class Options(Settings):
                 "  why:   Triton's operator launches Triton kernels\n"
                 "  to do: leave one of them out"
             )
+        names = self.not_captured
+        if not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names):
+            raise UnknownOption(
+                f"option not_captured={names!r} is not known\n  expected: names of operators"
+            )
+        object.__setattr__(self, "not_captured", tuple(names))
         for name in ("jobs", "num_splits"):
             number = getattr(self, name)
             if not isinstance(number, int) or isinstance(number, bool) or number < 0:

@@ -32,6 +32,7 @@ from compile_cli.hosts import (
     finished_run,
     in_memory_run,
     mutated_inputs,
+    partition,
 )
 from compile_cli.options import Options
 from compile_cli.record import Record
@@ -145,7 +146,9 @@ def compile_loop(
         program, planned = made.program, made.planned
         outside = Outside(constants_of(lowered), made.operators)
         try:
-            host, run = build_program(program, kernels, outside, options, record, check_inputs)
+            host, run, parts = build_program(
+                program, kernels, outside, options, record, check_inputs, lending
+            )
         except LoopsNotBuilt as error:
             warnings.warn(f"kernels on the CPU are interpreted: {error}", stacklevel=2)
             plain = replace(options, cpu_kernels="interpreter")
@@ -163,13 +166,13 @@ def compile_loop(
 
     needed = tuple(i for i, p in enumerate(program.params) if p.name in planned.aligned)
     taken = tuple(i for i in mutated_inputs(program) if program.params[i].name in owned)
-    whole, graphs = finished_run(run, program, needed, (), options, lending, taken)
+    finished, graphs = finished_run(run, program, needed, (), options, lending, taken)
     return CompiledGraph(
         loop=made.loop,
         fused=made.fused,
         program=program,
         host=host,
-        run=whole,
+        run=finished,
         fusion=made.fusion,
         constants=constants_of(lowered),
         fallbacks=tuple(f for m in made.every() for f in (*m.fallbacks, *m.planned.fallbacks)),
@@ -181,7 +184,7 @@ def compile_loop(
         schedules={k: v for m in made.every() for k, v in m.planned.schedules.items()},
         aligned=needed,
         taken=taken,
-        graphs=graphs,
+        graphs=(*parts, *graphs),
         late=tuple(kernels.late),
     )
 
@@ -263,11 +266,13 @@ def host_program(
         if called:
             program = align_inputs(program, planned.aligned)
         record.after("wrapper", "assemble", program)
-        passes: list[Pass[Program]] = [DedupeKernels(), OverlapCollectives(), InsertFrees()]
+        passes: list[Pass[Program]] = [DedupeKernels(), OverlapCollectives()]
         if options.nan_asserts:
             passes.insert(0, AssertFinite(ASSERT_FINITE, UNFILLED))
-        if options.plan_memory:
-            passes.append(PlanMemory())
+        memory: list[Pass[Program]] = [InsertFrees(), *[PlanMemory()] * options.plan_memory]
+        if options.cuda_graphs and not called:
+            passes.append(partition(options, memory))
+        passes += memory
         program = run_passes(
             program, passes, options.verify, lambda name, p: record.after("wrapper", name, p)
         )

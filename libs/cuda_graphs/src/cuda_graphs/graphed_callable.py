@@ -31,7 +31,7 @@ from cuda_graphs.buckets import Buckets
 from cuda_graphs.errors import GraphError
 from cuda_graphs.graph_pool import GraphPool, Recorder
 from cuda_graphs.results import Lending, Results
-from cuda_graphs.slots import Again, SameTensors, Slot
+from cuda_graphs.slots import Again, Places, SameTensors, Slot
 
 
 class GraphedCallable:
@@ -74,7 +74,7 @@ class GraphedCallable:
         self.max_graphs = max_graphs
         self._recorder: Recorder = recorder or self.pool
         self._same = same
-        self._slots: OrderedDict[Hashable, Slot] = OrderedDict()
+        self._slots: OrderedDict[tuple[Hashable, Places], Slot] = OrderedDict()
         self._known: list[Slot] = []  # in the same order: to look at a key costs more than a call
         self._eager: dict[str, int] = {}
         self._evicted = 0
@@ -92,7 +92,9 @@ class GraphedCallable:
 
     def _call(self, args: Sequence[Any]) -> Any:
         with self.pool.lock:
-            held = bool(self.lending.positions) and self.lending.loans.held()
+            held = bool(self.lending.positions) and any(
+                slot.results is not None and slot.results.held() for slot in self._slots.values()
+            )
             for slot in () if held else reversed(self._known):
                 if slot.again is not None and slot.again.fits(args) and not self._recorder.busy():
                     return self._replayed(slot, slot.again, args)
@@ -161,10 +163,24 @@ class GraphedCallable:
             slot = self._slots[key] = Slot(
                 key, label_of(args, bucket), bucket, addresses_of(args), set(self.mutated)
             )
+            self._follow(slot)
         self._slots.move_to_end(key)
         return slot
 
-    def _key(self, args: Sequence[Any], bucket: int | None) -> Hashable:
+    def _follow(self, slot: Slot) -> None:
+        """A layout that was seen before, with other arguments lent, needs no other look: what a
+        graph lends to the next is captured there in the call in which it is captured itself."""
+        seen = next(
+            (s for s in self._slots.values() if s.key[0] == slot.key[0] and s is not slot), None
+        )
+        if seen is None or not seen.warm or seen.recording is not None:
+            return
+        slot.warm, slot.mutated, slot.eager = True, seen.mutated, seen.eager
+        both = zip(slot.addresses, seen.addresses, slot.key[1], strict=True)
+        slot.addresses = [now if lent is not None else known for now, known, lent in both]
+        del self._slots[seen.key]
+
+    def _key(self, args: Sequence[Any], bucket: int | None) -> tuple[Hashable, Places]:
         padded = {} if self.buckets is None else self.buckets.inputs
         out: list[Hashable] = [bucket, *global_state()]
         for i, a in enumerate(args):
@@ -175,9 +191,9 @@ class GraphedCallable:
                 shape[padded[i]] = -1
                 out.append((tuple(shape), a.dtype, a.device))
             else:
-                place = a.data_ptr() if a.data_ptr() in self.lending.loans else None
-                out.append((a.shape, a.stride(), a.dtype, a.device, place))
-        return tuple(out)
+                out.append((a.shape, a.stride(), a.dtype, a.device))
+        known = addresses_of(args)
+        return tuple(out), tuple(a if a in self.lending.loans else None for a in known)
 
     def _run(self, slot: Slot, args: Sequence[Any], size: int | None) -> Any:
         if slot.eager:

@@ -21,11 +21,7 @@ class Loans:
     def __init__(self) -> None:
         self._made: list[Results] = []
 
-    def held(self) -> bool:
-        """Whether somebody has a result of a call before, or a view of it."""
-        return any(_holders(s) != n for made in self._made for s, n in made.lent.values())
-
-    def __contains__(self, address: int) -> bool:
+    def __contains__(self, address: int | None) -> bool:
         """Whether a result that is lent begins there."""
         return any(address in made.lent for made in self._made)
 
@@ -41,9 +37,9 @@ class Loans:
 
 @dataclass(frozen=True)
 class Lending:
-    """Results at `positions` are lent, such as what training keeps for its backward pass. Two
-    callables share `loans`: the one that lends does not replay while one of its results is held,
-    and the one that gets them captures them where they lie."""
+    """Results at `positions` are lent, such as what training keeps for its backward pass. Callables
+    share `loans`: one that lends does not replay while one of its results is held, and one that
+    gets them captures them where they lie."""
 
     positions: Collection[int] = ()
     loans: Loans = field(default_factory=Loans)
@@ -81,6 +77,10 @@ class Results:
             storage = tensors[i].untyped_storage()._cdata
             made.lent[tensors[i].data_ptr()] = storage, _holders(storage)
         return made
+
+    def held(self) -> bool:
+        """Whether somebody has a result that was lent, or a view of it."""
+        return any(_holders(s) != n for s, n in self.lent.values())
 
     def give(
         self, args: Any, cut: Callable[[int, torch.Tensor], torch.Tensor] | None = None

@@ -14,6 +14,9 @@ from cuda_graphs.results import Results
 
 SameTensors = Callable[[Sequence[torch.Tensor], Sequence[int]], Callable[[Sequence[Any]], bool]]
 
+Places = tuple[int | None, ...]
+"""By position: where an argument lies that another graph has lent."""
+
 
 @dataclass(frozen=True)
 class Again:
@@ -59,7 +62,7 @@ class Again:
 class Slot:
     """The graph of one layout of arguments. again: the calls that are replayed at once."""
 
-    key: Hashable
+    key: tuple[Hashable, Places]
     label: str
     bucket: int | None
     addresses: list[int | None]

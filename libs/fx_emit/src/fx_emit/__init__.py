@@ -8,6 +8,7 @@ from fx_emit.emitter import emit as emit
 from fx_emit.errors import FxEmitError as FxEmitError
 from fx_emit.hop import is_impure as is_impure
 from fx_emit.host import STEPS as STEPS
+from fx_emit.host import KernelCall as KernelCall
 from fx_emit.run import Run as Run
 from fx_emit.runtime import TorchRuntime as TorchRuntime
 from fx_emit.torch_types import IR_DTYPE as IR_DTYPE

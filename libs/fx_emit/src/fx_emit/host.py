@@ -27,6 +27,8 @@ SameTensors = Callable[[tuple[torch.Tensor, ...]], Callable[[tuple[torch.Tensor,
 
 class _Mutable:
     is_mutable = True
+    returns = ()
+    name = ""
 
 
 def _describe(tensor: torch.Tensor) -> str:

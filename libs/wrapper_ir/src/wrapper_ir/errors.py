@@ -106,7 +106,8 @@ class InvalidExtern(VerifyError):
 
 
 class InvalidSubgraph(VerifyError):
-    """A subgraph gives tensors of its own and writes to no parameter; control has a known form and
+    """A subgraph gives tensors of its own, and its calls say what it writes to, which is nothing in
+    control; the host waits for nothing in one that is captured; control has a known form and
     as many subgraphs as that calls; a call fits what it calls."""
 
 

@@ -19,6 +19,8 @@ program) an integer. Every op prints as one line, `If` as a block:
       subgraph body(x: f32[64] cuda:0):                     # DefineSubgraph: a block, a program
         y = extern aten.sin.default(x) -> f32[64] cuda:0
         return (y,)
+      subgraph main_part0(x: f32[64] cuda:0) captured:      # a part that a CUDA graph may hold
+        ...
       subgraph loop = while (more, body) carries 1          # DefineControl
       (z,) = extern subgraph.body(x) -> (f32[64] cuda:0,)
       assert s0 <= 64 "batch"
@@ -98,10 +100,12 @@ class DefineKernel:
 @dataclass(frozen=True)
 class DefineSubgraph:
     """A program that is kept once and called as an operator, `extern subgraph.NAME(...)`, as often
-    as one likes. Nothing outside is known in it. It writes to no parameter, and gives tensors of
-    its own, each in a storage of its own."""
+    as one likes. Nothing outside is known in it. What it writes to its calls `mutates`, and control
+    calls none that writes; it gives tensors of its own, each in a storage of its own. captured: a
+    CUDA graph may hold it, since the host waits for nothing there."""
 
     program: Program
+    captured: bool = False
 
 
 @dataclass(frozen=True)

@@ -31,15 +31,16 @@ class _Parser:
             self._next_line()
         scanner = self._scanner(self.pos, len(self.text))
         scanner.expect("program")
-        program = self._program(scanner, 2)
+        program, _ = self._program(scanner, 2)
         if self.pos < len(self.text):
             self._next_line().fail("an op indented by 2 spaces")
         return program
 
-    def _program(self, scanner: Scanner, indent: int) -> ir.Program:
-        """From its name on. indent: of its ops."""
+    def _program(self, scanner: Scanner, indent: int) -> tuple[ir.Program, bool]:
+        """From its name on, and whether it is captured. indent: of its ops."""
         name = scanner.name()
         params = tuple(self._param(scanner) for _ in scanner.items())
+        captured = indent > 2 and scanner.take("captured")
         scanner.expect(":")
         self.pos = scanner.pos
         rest = self._next_line()
@@ -59,7 +60,7 @@ class _Parser:
             given.append(line.condition(""))
             line.finish("end of line")
         ops = self._block(indent)
-        return ir.Program(name, params, ops, tuple(declared), tuple(given))
+        return ir.Program(name, params, ops, tuple(declared), tuple(given)), captured
 
     def _param(self, scanner: Scanner) -> ir.Param:
         name = scanner.name()
@@ -289,9 +290,9 @@ class _Parser:
             if indent > 2 * MAX_DEPTH:
                 line.fail(f"at most {MAX_DEPTH} blocks inside of one another")
             outside, self.symbols = self.symbols, set()
-            program = self._program(self._scanner(start, len(self.text)), indent + 2)
+            made = self._program(self._scanner(start, len(self.text)), indent + 2)
             self.symbols = outside
-            return ir.DefineSubgraph(program)
+            return ir.DefineSubgraph(*made)
         form, subgraphs = line.name(), line.names()
         carries = line.integer() if line.take("carries") else 0
         over = line.integer() if line.take("over") else 0

@@ -17,9 +17,9 @@ def print_program(program: ir.Program, after: str = "") -> str:
     return "\n".join(lines) + "\n"
 
 
-def _program(program: ir.Program, word: str, indent: str) -> list[str]:
+def _program(program: ir.Program, word: str, indent: str, after: str = "") -> list[str]:
     inner = indent + "  "
-    lines = _head(program, f"{indent}{word}")
+    lines = _head(program, f"{indent}{word}", after)
     lines += [f"{inner}where {print_symbol(s)}" for s in program.symbols]
     lines += [f"{inner}given {sstr(condition)}" for condition in program.given]
     return lines + _block(program.ops, inner)
@@ -39,14 +39,14 @@ def print_arg(arg: Arg) -> str:
     return print_plain(arg)
 
 
-def _head(program: ir.Program, word: str) -> list[str]:
+def _head(program: ir.Program, word: str, after: str) -> list[str]:
     params = [print_param(p) for p in program.params]
-    line = f"{word} {program.name}({', '.join(params)}):"
+    line = f"{word} {program.name}({', '.join(params)}){after}:"
     if len(line) <= LINE_LENGTH:
         return [line]
     indent = word[: len(word) - len(word.lstrip())]
     rows = (f"{indent}    {p}," for p in params)
-    return [f"{word} {program.name}(", *rows, f"{indent}):"]
+    return [f"{word} {program.name}(", *rows, f"{indent}){after}:"]
 
 
 def print_param(param: ir.Param) -> str:
@@ -68,7 +68,7 @@ def _op(op: ir.Op, indent: str) -> list[str]:
     if isinstance(op, ir.DefineKernel):
         return _kernel(op, indent)
     if isinstance(op, ir.DefineSubgraph):
-        return _program(op.program, "subgraph", indent)
+        return _program(op.program, "subgraph", indent, " captured" * op.captured)
     if isinstance(op, ir.If):
         inner = indent + "  "
         lines = [f"{indent}if {sstr(op.condition)}:{_remark(op.comment)}"]

@@ -30,6 +30,7 @@ from wrapper_ir.analysis import (
     uses,
     walk,
 )
+from wrapper_ir.captures import callees, reached, stops
 from wrapper_ir.verify_state import (
     At,
     State,
@@ -133,7 +134,7 @@ def _check_op(state: State, op: ir.Op, at: At, prefix: str) -> None:
         case ir.DefineKernel():
             _check_kernel(state, op, at)
         case ir.DefineSubgraph():
-            _check_subgraph(state, op.program, at)
+            _check_subgraph(state, op, at)
         case ir.DefineControl():
             _check_control(state, op, at)
         case ir.SymbolDef():
@@ -223,7 +224,8 @@ def _check_kernel(state: State, op: ir.DefineKernel, at: At) -> None:
     state.kernels[op.name] = op
 
 
-def _check_subgraph(state: State, program: ir.Program, at: At) -> None:
+def _check_subgraph(state: State, op: ir.DefineSubgraph, at: At) -> None:
+    program = op.program
     if program.name in state.subgraphs:
         raise at.error(errors.DuplicateDefinition, f"subgraph {program.name} is defined before")
     try:
@@ -234,14 +236,17 @@ def _check_subgraph(state: State, program: ir.Program, at: At) -> None:
     roots = storages(program.ops, param_roots(program))
     inside = kernels(program)
     written = {roots[name] for op in walk(program.ops) for name in accesses(op, inside)[1]}
-    outer = {op.out for op in program.ops if isinstance(op, ir.Constant)}
-    outer |= {param.name for param in program.params}
-    if changed := sorted(written & outer):
+    params = {param.name for param in program.params}
+    constants = {op.out for op in program.ops if isinstance(op, ir.Constant)}
+    if changed := sorted(written & constants):
         raise at.error(errors.InvalidSubgraph, f"it writes to {', '.join(changed)}")
+    if op.captured and any(map(stops, reached(program.ops, callees(program.ops)))):
+        raise at.error(errors.InvalidSubgraph, "the host waits for data in what is captured")
     given = [roots[name] for name in uses(program.ops[-1])]
-    if len(set(given)) != len(given) or outer & set(given):
+    if len(set(given)) != len(given) or (params | constants) & set(given):
         raise at.error(errors.InvalidSubgraph, "two results, or one and an argument, are one")
     state.subgraphs[program.name] = program
+    state.written[program.name] = written & params
 
 
 def _check_control(state: State, op: ir.DefineControl, at: At) -> None:
@@ -253,6 +258,8 @@ def _check_control(state: State, op: ir.DefineControl, at: At) -> None:
     for name in op.subgraphs:
         if not isinstance(state.subgraphs.get(name), ir.Program):
             raise at.error(errors.UndefinedName, f"no program {name} is defined here")
+        if written := sorted(state.written[name]):
+            raise at.error(errors.InvalidSubgraph, f"{name} writes to {', '.join(written)}")
     state.subgraphs[op.name] = op
 
 
@@ -261,7 +268,7 @@ def _check_call(state: State, op: ir.ExternCall, at: At) -> None:
     called = state.subgraphs.get(subgraph_of(op) or "")
     if called is None:
         raise at.error(errors.UndefinedName, f"no subgraph {subgraph_of(op)} is defined here")
-    if op.kwargs or op.mutates or op.alias is not None or not op.tuple_result:
+    if op.kwargs or op.alias is not None or not op.tuple_result:
         raise at.error(errors.InvalidSubgraph, "a call gives a tuple, of its own")
     callee, skipped = called, 0
     if isinstance(called, ir.DefineControl):
@@ -273,7 +280,12 @@ def _check_call(state: State, op: ir.ExternCall, at: At) -> None:
         raise at.error(
             errors.InvalidSubgraph, f"{callee.name} takes {len(callee.params)}, got {len(args)}"
         )
-    for param, arg in zip(callee.params, args, strict=True):
+    pairs = list(zip(callee.params, args, strict=True))
+    written = state.written.get(called.name, set())
+    changed = {a.name for p, a in pairs if isinstance(a, Ref) and p.name in written}
+    if changed != set(op.mutates):
+        raise at.error(errors.InvalidSubgraph, f"it mutates ({', '.join(sorted(changed))})")
+    for param, arg in pairs:
         type = state.tensors[arg.name] if isinstance(arg, Ref) else None
         given, wanted = type and type.dtype, param.type and param.type.dtype
         if given != wanted:

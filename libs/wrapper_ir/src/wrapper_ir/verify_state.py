@@ -54,6 +54,7 @@ class State:
     storage: dict[str, Storage] = field(default_factory=dict)
     kernels: dict[str, ir.DefineKernel] = field(default_factory=dict)
     subgraphs: dict[str, ir.Program | ir.DefineControl] = field(default_factory=dict)
+    written: dict[str, set[str]] = field(default_factory=dict)  # by subgraphs, of their parameters
     descriptors: dict[str, ir.Describe] = field(default_factory=dict)
     symbols: set[str] = field(default_factory=set)
     escaped: dict[str, str] = field(default_factory=dict)

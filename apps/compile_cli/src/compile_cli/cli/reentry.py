@@ -92,7 +92,7 @@ def _compiled(
         return compiled.program, compiled.run
     kernels = Kernels(options)
     with kernels.compiling():
-        _, run = build_program(ir, kernels, Outside(constants), options, record)
+        _, run, _ = build_program(ir, kernels, Outside(constants), options, record)
     return ir, run
 
 

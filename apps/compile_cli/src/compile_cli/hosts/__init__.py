@@ -1,7 +1,7 @@
 """The host program as something to call: through torch.fx, a C++ library or CUDA graphs."""
 
 from compile_cli.hosts.build import build_program, finished_run
-from compile_cli.hosts.cuda_graphs import mutated_inputs
+from compile_cli.hosts.cuda_graphs import mutated_inputs, partition
 from compile_cli.hosts.inputs import (
     LazyInput,
     Runner,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from compile_cli.hosts.cuda_graphs import graphed
-from compile_cli.hosts.emitters import EMITTERS, Host, emit_for
+from compile_cli.hosts.cuda_graphs import graphed, parted, whole
+from compile_cli.hosts.emitters import EMITTERS, emit_for
 from compile_cli.hosts.inputs import (
     ALIGNED,
     LazyInput,
@@ -36,21 +36,27 @@ def build_program(
     options: Options,
     record: Record,
     check_inputs: bool = True,
-) -> Host:
-    """What the emitter made of a host program, and what calls that. check_inputs: off where the
-    caller compares the inputs with the program's itself."""
+    lending: Lending | None = None,
+) -> tuple[Any, Runner, tuple[GraphedCallable, ...]]:
+    """What the emitter made of a host program, what calls that, and the CUDA graphs of its parts.
+    check_inputs: off where the caller compares the inputs with the program's itself. lending: see
+    `finished_run`."""
     with record.stage("emit"):
         wait_for_kernels = kernels.start_build(program)
         outside = replace(outside, operators={**outside.operators, **OPERATORS, ALIGNED: aligned})
         emit = EMITTERS[options.emit]
         if options.fx_backend is not None:
             emit = functools.partial(emit_for, options.fx_backend())
+        program, parts, graphs = parted(
+            program, lambda part: emit(part, kernels, outside, False)[1], lending
+        )
+        outside = replace(outside, operators={**outside.operators, **parts})
         host, run = emit(program, kernels, outside, check_inputs)
         record.after("cpp" if options.emit == "cpp" else "fx", "emit", host)
 
     with record.stage("build"):
         wait_for_kernels()
-    return host, run
+    return host, run, graphs
 
 
 def finished_run(
@@ -61,9 +67,12 @@ def finished_run(
     options: Options,
     lending: Lending | None = None,
     taken: Sequence[int] = (),
-) -> tuple[Runner, GraphedCallable | None]:
-    """The host program's `run` with what is done to inputs first, and its CUDA graphs, if asked
-    for, which lend results so. taken: positions of inputs that it writes to, which are its own."""
+) -> tuple[Runner, tuple[GraphedCallable, ...]]:
+    """The host program's `run` with what is done to inputs first, and the CUDA graphs of all of
+    it, if asked for and possible, which lend results so. taken: positions of inputs that it writes
+    to, which are its own."""
     run = aligned_run(run, positions)  # in the graph: what is in place is looked at once
-    graphs = graphed(run, program, lending) if options.cuda_graphs else None
-    return in_memory_run(owned_run(graphs or run, taken), lazy), graphs
+    graphs = ()
+    if options.cuda_graphs and whole(program, options):
+        graphs = (run := graphed(run, program, lending),)
+    return in_memory_run(owned_run(run, taken), lazy), graphs

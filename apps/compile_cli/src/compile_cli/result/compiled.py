@@ -29,9 +29,9 @@ class CompiledGraph:
     schedules in words. conditions: what capturing and lowering assumed of the sizes. schedules:
     those of kernels that move much, by name and sizes, and what was measured of them. aligned:
     positions of inputs that must start at a multiple of 16 bytes. lazy: see `lazy_inputs`. graphs:
-    the CUDA graphs of `run`, if asked for. taken: positions of inputs that are written to, though
-    no caller asked for it, and copied where another holds them. late: candidates that were not
-    compiled in time."""
+    the CUDA graphs of `run`, or of parts of it, if asked for. taken: positions of inputs that are
+    written to, though no caller asked for it, and copied where another holds them. late: candidates
+    that were not compiled in time."""
 
     loop: Graph
     fused: Graph
@@ -50,7 +50,7 @@ class CompiledGraph:
     aligned: tuple[int, ...] = ()
     taken: tuple[int, ...] = ()
     lazy: tuple[LazyInput, ...] = ()
-    graphs: GraphedCallable | None = None
+    graphs: tuple[GraphedCallable, ...] = ()
     late: tuple[Future[Any], ...] = ()
 
 

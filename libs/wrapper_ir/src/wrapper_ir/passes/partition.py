@@ -1,0 +1,214 @@
+"""Cuts a program at what no CUDA graph can hold, into parts that graphs are made of."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import ClassVar
+
+from symexpr import symbol
+from tensor_ir import Ref
+from wrapper_ir import ops as ir
+from wrapper_ir.analysis import (
+    SUBGRAPH,
+    accesses,
+    alias_source,
+    bound_symbols,
+    definitions,
+    expressions,
+    free_symbols,
+    kernels,
+    param_roots,
+    storages,
+    subgraph_of,
+    type_expressions,
+    uses,
+    walk,
+)
+from wrapper_ir.captures import WORK, Captures, callees
+from wrapper_ir.passes.pipeline import Pass, run_passes
+
+
+@dataclass(frozen=True)
+class Partition:
+    """`launch a (x, b0); ...; u = extern aten.nonzero.default(b0) binds (n,); launch c (u, n)` ->
+
+        subgraph main_part0(x: f32[8] cuda:0) captured:
+          b0 = alloc f32[8] cuda:0
+          launch a (x, b0)
+          ...
+          return (b0,)
+        (b0,) = extern subgraph.main_part0(x) -> (f32[8] cuda:0,)
+        u = extern aten.nonzero.default(b0) binds (n,) -> i64[n, 1] cuda:0
+        launch c (u, n)
+
+    A part takes the storages from before it that it uses, and symbols, and gives those of its own
+    that are used after it; its call `mutates` what it writes to. Views and descriptors are made
+    anew by each part that uses them. Stretches of fewer launches and calls than `least`, which
+    cost less than a graph's, stay as they are, and so does a program that one graph holds.
+    left_out: whether an operator is not captured, by its name. device: the kind that graphs are
+    captured on. passes: what parts go through."""
+
+    left_out: Callable[[str], bool]
+    device: str
+    passes: tuple[Pass, ...] = ()
+    least: int = 4
+    name: ClassVar[str] = "partition"
+
+    def run(self, program: ir.Program) -> ir.Program:
+        """The program with its parts."""
+        captures = Captures(program, self.left_out, self.device)
+        if captures.whole():
+            return program
+        cut = _Cut(self, program, captures)
+        return cut.program() if any(part for part, _ in cut.stretches) else program
+
+
+class _Cut:
+    """stretches: ops that follow each other, and whether they are a part. first, last: the number
+    of the stretch that uses a storage first, and last."""
+
+    def __init__(self, how: Partition, program: ir.Program, captures: Captures) -> None:
+        self.how, self.source, self.captures = how, program, captures
+        ops = [_immortal(op) for op in program.ops if not isinstance(op, ir.Free)]
+        self.head = [op for op in ops if isinstance(op, ir.SymbolDef) and op.of != "item"]
+        self.defines = [
+            op
+            for op in ops
+            if isinstance(op, ir.DefineKernel | ir.DefineSubgraph | ir.DefineControl)
+        ]
+        self.asserts = [op for op in ops if isinstance(op, ir.Assert)]
+        self.kernels, self.callees = kernels(program), callees(program.ops)
+        self.roots = storages(ops, param_roots(program))
+        self.types = {p.name: p.type for p in program.params if p.type is not None}
+        self.named: dict[str, ir.Op] = {}
+        for op in ops:
+            self.types |= dict(definitions(op))
+            self.named |= dict.fromkeys(dict(definitions(op)), op)
+            if isinstance(op, ir.Describe):
+                self.named[op.out] = op
+        self.stretches = self._stretches([op for op in ops if op not in self.head])
+        self.first: dict[str, int] = {}
+        self.last: dict[str, int] = {}
+        for i, (_, stretch) in enumerate(self.stretches):
+            for root in self._used(stretch):
+                self.first.setdefault(root, i)
+                self.last[root] = i
+
+    def _stretches(self, ops: Sequence[ir.Op]) -> list[tuple[bool, list[ir.Op]]]:
+        remarks: list[ir.Op] = []  # a comment stays with what follows it
+        found: list[tuple[bool, list[ir.Op]]] = []
+        for op in ops:
+            if isinstance(op, ir.Comment):
+                remarks.append(op)
+            elif isinstance(op, (*WORK, ir.Return)):
+                part = not isinstance(op, ir.Return) and self.captures.op(op)
+                found.append((part, [*remarks, op]))
+                remarks = []
+        runs = [(part, list(run)) for part, run in groupby(found, lambda one: one[0])]
+        large = [
+            (part and len(run) >= self.how.least, op)
+            for part, run in runs
+            for _, ops in run
+            for op in ops
+        ]
+        return [(part, [op for _, op in run]) for part, run in groupby(large, lambda one: one[0])]
+
+    def program(self) -> ir.Program:
+        """The program that calls the parts."""
+        parts: list[ir.DefineSubgraph] = []
+        body: list[ir.Op] = []
+        known = {p.name for p in self.source.params}
+        late = set(bound_symbols(self.source))
+        late -= {*(op.symbol for op in self.head), *known}
+        for i, (is_part, stretch) in enumerate(self.stretches):
+            if is_part:
+                part, call = self._part(i, f"{self.source.name}_part{len(parts)}")
+                parts.append(ir.DefineSubgraph(part, captured=True))
+                stretch = [call]
+            for op in stretch:
+                ready = [a for a in self.asserts if late.isdisjoint(free_symbols(expressions(a)))]
+                self.asserts = [a for a in self.asserts if a not in ready]
+                body += [*ready, *self._with_names([op], known)]
+                late -= set(op.binds) if isinstance(op, ir.ExternCall) else set()
+                late -= {op.symbol} if isinstance(op, ir.SymbolDef) else set()
+        return replace(self.source, ops=(*self.head, *self._needed(body), *parts, *body))
+
+    def _part(self, i: int, name: str) -> tuple[ir.Program, ir.ExternCall]:
+        stretch, source = self.stretches[i][1], self.source
+        own = {n for op in stretch if alias_source(op) is None for n, _ in definitions(op)}
+        used = self._used(stretch)
+        own |= {
+            n for n in used if self.first[n] == i and isinstance(self.named.get(n), ir.Allocate)
+        }
+        taken = [n for n in used if n not in own]
+        given = [n for n in used if n in own and self.last[n] > i]
+        written = {self.roots[n] for op in walk(stretch) for n in accesses(op, self.kernels)[1]}
+        ops = list(self._with_names(stretch, set(taken)))
+        said = [e for op in walk(ops) for e in expressions(op)]
+        said += [e for n in (*taken, *given) for e in type_expressions(self.types[n])]
+        symbols = sorted(free_symbols(said))
+        params = [ir.Param(n, self.types[n]) for n in taken]
+        params += [ir.Param(s, None) for s in symbols]
+        conditions = (
+            *source.given,
+            *(op.condition for op in source.ops if isinstance(op, ir.Assert)),
+        )
+        part = ir.Program(
+            name,
+            tuple(params),
+            (*self._needed(ops), *ops, ir.Return(tuple(map(Ref, given)))),
+            tuple(s for s in source.symbols if s.name in symbols),
+            tuple(c for c in conditions if free_symbols([c]) <= set(symbols)),
+        )
+        call = ir.ExternCall(
+            SUBGRAPH + name,
+            (*map(Ref, taken), *map(symbol, symbols)),
+            outs=tuple((n, self.types[n]) for n in given),
+            tuple_result=True,
+            mutates=tuple(n for n in taken if n in written),
+        )
+        return run_passes(part, self.how.passes, verify=False), call
+
+    def _used(self, ops: Sequence[ir.Op]) -> list[str]:
+        """The storages that ops use or make, but for those that live in their blocks."""
+        names = (n for op in ops for n in (*uses(op), *dict(definitions(op))))
+        return list(
+            dict.fromkeys(self.roots[n] for n in names if n in self.types or n in self.named)
+        )
+
+    def _with_names(self, ops: Sequence[ir.Op], known: set[str]) -> Iterator[ir.Op]:
+        """The ops, and before each what it names that is not `known` yet."""
+        for op in ops:
+            for name in uses(op):
+                yield from self._name(name, known)
+            known |= set(dict(definitions(op)))
+            yield op
+
+    def _name(self, name: str, known: set[str]) -> Iterator[ir.Op]:
+        if name in known or name not in self.named:
+            return
+        known.add(name)
+        op = self.named[name]
+        if isinstance(op, ir.Describe):
+            yield from self._name(op.src, known)
+        elif alias_source(op) is not None:
+            yield from self._name(self.roots[name], known)
+            op = ir.View(name, self.roots[name], self.types[name], getattr(op, "comment", ""))
+        yield op
+
+    def _needed(self, ops: Sequence[ir.Op]) -> list[ir.Op]:
+        """The definitions of kernels and subgraphs that ops call."""
+        names = {op.kernel for op in walk(ops) if isinstance(op, ir.Launch)}
+        names |= {name for op in walk(ops) if (name := subgraph_of(op)) is not None}
+        for name in list(names):
+            called = self.callees.get(name)
+            names |= set(called.subgraphs) if isinstance(called, ir.DefineControl) else set()
+        return [
+            op for op in self.defines
+            if (op.program if isinstance(op, ir.DefineSubgraph) else op).name in names
+        ]  # fmt: skip
+
+
+def _immortal(op: ir.Op) -> ir.Op:
+    """The op without the end of a storage."""
+    return ir.Allocate(op.out, op.type, op.comment) if isinstance(op, ir.Reuse) else op
