@@ -314,6 +314,27 @@ def test_of_calls_like_the_last_nothing_else_is_asked() -> None:
         assert torch.equal(graphed(kept[0], w), kept[0] + 1)
 
 
+def test_what_is_lent_to_the_next_is_captured_in_the_call_in_which_it_first_lies_there() -> None:
+    """Three in a row, each of which gets what the one before lends, and lends, too."""
+    loans, recorders = Loans(), [Recorder(holds=False) for _ in range(3)]
+    w = torch.randn(4, 4)
+    steps = [
+        GraphedCallable(lambda x, w: (x @ w,), lending=Lending(lent, loans), recorder=recorder)
+        for recorder, lent in zip(recorders, ([0], [0], []), strict=True)
+    ]
+    with torch.no_grad():
+        for call in range(5):
+            x = wanted = torch.randn(3, 4)
+            for step in steps:
+                (x,) = step(x, w)
+                wanted = wanted @ w
+            torch.testing.assert_close(x, wanted)
+            assert [r.captured for r in recorders] == [min(call, 1)] * 3
+            x = None
+        assert [r.replayed for r in recorders] == [4] * 3
+    assert "copied" not in steps[1].explain() + steps[2].explain()
+
+
 def test_values_that_are_no_tensors_are_compared_too() -> None:
     recorder = Recorder()
     graphed = GraphedCallable(lambda n, x, by: x[:n] * by, recorder=recorder)

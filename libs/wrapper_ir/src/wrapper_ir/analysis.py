@@ -127,6 +127,13 @@ def accesses(
     return (), ()
 
 
+def written(
+    ops: Sequence[ir.Op], kernels: Mapping[str, ir.DefineKernel], roots: Mapping[str, str]
+) -> set[str]:
+    """The storages that ops write to, those in blocks too."""
+    return {roots[name] for op in walk(ops) for name in accesses(op, kernels)[1]}
+
+
 def definitions(op: ir.Op) -> tuple[tuple[str, TensorType], ...]:
     """Tensors that an op names (no descriptors), not those inside blocks."""
     match op:

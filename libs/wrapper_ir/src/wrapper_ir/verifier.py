@@ -28,7 +28,7 @@ from wrapper_ir.analysis import (
     subgraph_of,
     type_expressions,
     uses,
-    walk,
+    written,
 )
 from wrapper_ir.captures import callees, reached, stops
 from wrapper_ir.verify_state import (
@@ -234,19 +234,18 @@ def _check_subgraph(state: State, op: ir.DefineSubgraph, at: At) -> None:
         error.add_note(f"in subgraph {program.name}")
         raise
     roots = storages(program.ops, param_roots(program))
-    inside = kernels(program)
-    written = {roots[name] for op in walk(program.ops) for name in accesses(op, inside)[1]}
+    changed = written(program.ops, kernels(program), roots)
     params = {param.name for param in program.params}
     constants = {op.out for op in program.ops if isinstance(op, ir.Constant)}
-    if changed := sorted(written & constants):
-        raise at.error(errors.InvalidSubgraph, f"it writes to {', '.join(changed)}")
+    if changed & constants:
+        raise at.error(errors.InvalidSubgraph, f"it writes to {min(changed & constants)}")
     if op.captured and any(map(stops, reached(program.ops, callees(program.ops)))):
         raise at.error(errors.InvalidSubgraph, "the host waits for data in what is captured")
     given = [roots[name] for name in uses(program.ops[-1])]
     if len(set(given)) != len(given) or (params | constants) & set(given):
         raise at.error(errors.InvalidSubgraph, "two results, or one and an argument, are one")
     state.subgraphs[program.name] = program
-    state.written[program.name] = written & params
+    state.written[program.name] = changed & params
 
 
 def _check_control(state: State, op: ir.DefineControl, at: At) -> None:
@@ -258,8 +257,8 @@ def _check_control(state: State, op: ir.DefineControl, at: At) -> None:
     for name in op.subgraphs:
         if not isinstance(state.subgraphs.get(name), ir.Program):
             raise at.error(errors.UndefinedName, f"no program {name} is defined here")
-        if written := sorted(state.written[name]):
-            raise at.error(errors.InvalidSubgraph, f"{name} writes to {', '.join(written)}")
+        if state.written[name]:
+            raise at.error(errors.InvalidSubgraph, f"{name} writes to {min(state.written[name])}")
     state.subgraphs[op.name] = op
 
 
@@ -281,8 +280,8 @@ def _check_call(state: State, op: ir.ExternCall, at: At) -> None:
             errors.InvalidSubgraph, f"{callee.name} takes {len(callee.params)}, got {len(args)}"
         )
     pairs = list(zip(callee.params, args, strict=True))
-    written = state.written.get(called.name, set())
-    changed = {a.name for p, a in pairs if isinstance(a, Ref) and p.name in written}
+    inside = state.written.get(called.name, set())
+    changed = {a.name for p, a in pairs if isinstance(a, Ref) and p.name in inside}
     if changed != set(op.mutates):
         raise at.error(errors.InvalidSubgraph, f"it mutates ({', '.join(sorted(changed))})")
     for param, arg in pairs:

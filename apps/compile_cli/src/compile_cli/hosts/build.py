@@ -72,7 +72,7 @@ def finished_run(
     it, if asked for and possible, which lend results so. taken: positions of inputs that it writes
     to, which are its own."""
     run = aligned_run(run, positions)  # in the graph: what is in place is looked at once
-    graphs = ()
+    graphs: tuple[GraphedCallable, ...] = ()
     if options.cuda_graphs and whole(program, options):
         graphs = (run := graphed(run, program, lending),)
     return in_memory_run(owned_run(run, taken), lazy), graphs

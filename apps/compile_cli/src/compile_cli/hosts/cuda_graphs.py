@@ -12,7 +12,7 @@ from compile_cli.options import Options
 from cuda_graphs import GraphedCallable, GraphPool, Lending
 from fx_emit import KernelCall
 from wrapper_ir import DefineSubgraph, ExternCall, Op, Program, Return
-from wrapper_ir.analysis import accesses, kernels, param_roots, storages, subgraph_of, uses, walk
+from wrapper_ir.analysis import kernels, param_roots, storages, subgraph_of, uses, written
 from wrapper_ir.captures import Captures
 from wrapper_ir.passes import Partition, Pass
 
@@ -46,7 +46,8 @@ def parted(
     """The program with calls of operators in place of those of its captured parts, those operators
     by target, and their graphs. What only the program gets from a part is lent, and so is what
     `lending` says of its results."""
-    parts = {op.program.name: op.program for op in program.ops if _is_part(op)}
+    defines = [op for op in program.ops if isinstance(op, DefineSubgraph) and op.captured]
+    parts = {op.program.name: op.program for op in defines}
     lends = lending or Lending()
     roots = storages(program.ops, param_roots(program))
     values = next(op for op in program.ops if isinstance(op, Return)).values
@@ -59,7 +60,7 @@ def parted(
     operators: dict[str, Callable[..., Any]] = {}
     made: list[GraphedCallable] = []
     ops: list[Op] = []
-    for op in program.ops:
+    for op in (op for op in program.ops if op not in defines):
         called = parts.get(subgraph_of(op) or "")
         if called is not None and isinstance(op, ExternCall):
             names = [out[0] for out in op.outs if out is not None]
@@ -68,18 +69,13 @@ def parted(
             op = replace(op, target="compile_cli." + called.name)
             operators[op.target] = KernelCall(graph, called.name)
             made.append(graph)
-        if not _is_part(op):
-            ops.append(op)
+        ops.append(op)
     return replace(program, ops=tuple(ops)), operators, tuple(made)
 
 
 def whole(program: Program, options: Options) -> bool:
     """Whether one graph holds all of the program."""
     return Captures(program, partial(_left_out, options.not_captured), DEVICE).whole()
-
-
-def _is_part(op: Op) -> bool:
-    return isinstance(op, DefineSubgraph) and op.captured
 
 
 def graphed(
@@ -98,8 +94,6 @@ def graphed(
 
 def mutated_inputs(program: Program) -> tuple[int, ...]:
     """Positions of the inputs that the program writes to, through views and descriptors too."""
-    defined = kernels(program)
-    written = {name for op in walk(program.ops) for name in accesses(op, defined)[1]}
-    root = storages(program.ops, param_roots(program))
-    roots = {root[name] for name in written}
-    return tuple(i for i, p in enumerate(program.params) if p.name in roots)
+    roots = storages(program.ops, param_roots(program))
+    changed = written(program.ops, kernels(program), roots)
+    return tuple(i for i, p in enumerate(program.params) if p.name in changed)

@@ -10,9 +10,7 @@ from tensor_ir import Ref
 from wrapper_ir import ops as ir
 from wrapper_ir.analysis import (
     SUBGRAPH,
-    accesses,
     alias_source,
-    bound_symbols,
     definitions,
     expressions,
     free_symbols,
@@ -23,6 +21,7 @@ from wrapper_ir.analysis import (
     type_expressions,
     uses,
     walk,
+    written,
 )
 from wrapper_ir.captures import WORK, Captures, callees
 from wrapper_ir.passes.pipeline import Pass, run_passes
@@ -65,22 +64,21 @@ class Partition:
 
 class _Cut:
     """stretches: ops that follow each other, and whether they are a part. first, last: the number
-    of the stretch that uses a storage first, and last."""
+    of the stretch that uses a storage first, and last. named: what defines a name."""
 
     def __init__(self, how: Partition, program: ir.Program, captures: Captures) -> None:
         self.how, self.source, self.captures = how, program, captures
-        ops = [_immortal(op) for op in program.ops if not isinstance(op, ir.Free)]
-        self.head = [op for op in ops if isinstance(op, ir.SymbolDef) and op.of != "item"]
-        self.defines = [
-            op
-            for op in ops
-            if isinstance(op, ir.DefineKernel | ir.DefineSubgraph | ir.DefineControl)
+        # Without ends of storages: those of parts are found anew.
+        ops = [
+            ir.Allocate(op.out, op.type, op.comment) if isinstance(op, ir.Reuse) else op
+            for op in program.ops
+            if not isinstance(op, ir.Free)
         ]
-        self.asserts = [op for op in ops if isinstance(op, ir.Assert)]
+        self.head = [op for op in ops if isinstance(op, ir.SymbolDef) and op.of != "item"]
         self.kernels, self.callees = kernels(program), callees(program.ops)
         self.roots = storages(ops, param_roots(program))
         self.types = {p.name: p.type for p in program.params if p.type is not None}
-        self.named: dict[str, ir.Op] = {}
+        self.named: dict[str, ir.Op | None] = dict.fromkeys(self.types)
         for op in ops:
             self.types |= dict(definitions(op))
             self.named |= dict.fromkeys(dict(definitions(op)), op)
@@ -95,89 +93,71 @@ class _Cut:
                 self.last[root] = i
 
     def _stretches(self, ops: Sequence[ir.Op]) -> list[tuple[bool, list[ir.Op]]]:
-        remarks: list[ir.Op] = []  # a comment stays with what follows it
+        remarks: list[ir.Op] = []  # comments and assertions stay with what follows them
         found: list[tuple[bool, list[ir.Op]]] = []
         for op in ops:
-            if isinstance(op, ir.Comment):
+            if isinstance(op, ir.Comment | ir.Assert):
                 remarks.append(op)
             elif isinstance(op, (*WORK, ir.Return)):
                 part = not isinstance(op, ir.Return) and self.captures.op(op)
                 found.append((part, [*remarks, op]))
                 remarks = []
-        runs = [(part, list(run)) for part, run in groupby(found, lambda one: one[0])]
-        large = [
-            (part and len(run) >= self.how.least, op)
-            for part, run in runs
-            for _, ops in run
-            for op in ops
+        kinds = [(part, list(run)) for part, run in groupby(found, lambda one: one[0])]
+        large = [(part and len(run) >= self.how.least, run) for part, run in kinds]
+        return [
+            (part, [op for _, run in runs for _, ops in run for op in ops])
+            for part, runs in groupby(large, lambda one: one[0])
         ]
-        return [(part, [op for _, op in run]) for part, run in groupby(large, lambda one: one[0])]
 
     def program(self) -> ir.Program:
         """The program that calls the parts."""
-        parts: list[ir.DefineSubgraph] = []
+        parts: list[ir.Op] = []
         body: list[ir.Op] = []
         known = {p.name for p in self.source.params}
-        late = set(bound_symbols(self.source))
-        late -= {*(op.symbol for op in self.head), *known}
         for i, (is_part, stretch) in enumerate(self.stretches):
             if is_part:
                 part, call = self._part(i, f"{self.source.name}_part{len(parts)}")
                 parts.append(ir.DefineSubgraph(part, captured=True))
                 stretch = [call]
-            for op in stretch:
-                ready = [a for a in self.asserts if late.isdisjoint(free_symbols(expressions(a)))]
-                self.asserts = [a for a in self.asserts if a not in ready]
-                body += [*ready, *self._with_names([op], known)]
-                late -= set(op.binds) if isinstance(op, ir.ExternCall) else set()
-                late -= {op.symbol} if isinstance(op, ir.SymbolDef) else set()
-        return replace(self.source, ops=(*self.head, *self._needed(body), *parts, *body))
+            body += self._with_names(stretch, known)
+        return replace(self.source, ops=(*self.head, *self._defines(body), *parts, *body))
 
     def _part(self, i: int, name: str) -> tuple[ir.Program, ir.ExternCall]:
         stretch, source = self.stretches[i][1], self.source
-        own = {n for op in stretch if alias_source(op) is None for n, _ in definitions(op)}
         used = self._used(stretch)
-        own |= {
-            n for n in used if self.first[n] == i and isinstance(self.named.get(n), ir.Allocate)
-        }
+        own = {n for op in stretch if alias_source(op) is None for n, _ in definitions(op)}
+        own |= {n for n in used if self.first[n] == i and isinstance(self.named[n], ir.Allocate)}
         taken = [n for n in used if n not in own]
         given = [n for n in used if n in own and self.last[n] > i]
-        written = {self.roots[n] for op in walk(stretch) for n in accesses(op, self.kernels)[1]}
+        changed = written(stretch, self.kernels, self.roots)
         ops = list(self._with_names(stretch, set(taken)))
         said = [e for op in walk(ops) for e in expressions(op)]
         said += [e for n in (*taken, *given) for e in type_expressions(self.types[n])]
         symbols = sorted(free_symbols(said))
-        params = [ir.Param(n, self.types[n]) for n in taken]
-        params += [ir.Param(s, None) for s in symbols]
-        conditions = (
-            *source.given,
-            *(op.condition for op in source.ops if isinstance(op, ir.Assert)),
-        )
+        asserted = (op.condition for op in source.ops if isinstance(op, ir.Assert))
         part = ir.Program(
             name,
-            tuple(params),
-            (*self._needed(ops), *ops, ir.Return(tuple(map(Ref, given)))),
+            (*(ir.Param(n, self.types[n]) for n in taken), *(ir.Param(s, None) for s in symbols)),
+            (*self._defines(ops), *ops, ir.Return(tuple(map(Ref, given)))),
             tuple(s for s in source.symbols if s.name in symbols),
-            tuple(c for c in conditions if free_symbols([c]) <= set(symbols)),
+            tuple(c for c in (*source.given, *asserted) if free_symbols([c]) <= set(symbols)),
         )
         call = ir.ExternCall(
             SUBGRAPH + name,
             (*map(Ref, taken), *map(symbol, symbols)),
             outs=tuple((n, self.types[n]) for n in given),
             tuple_result=True,
-            mutates=tuple(n for n in taken if n in written),
+            mutates=tuple(n for n in taken if n in changed),
         )
         return run_passes(part, self.how.passes, verify=False), call
 
     def _used(self, ops: Sequence[ir.Op]) -> list[str]:
         """The storages that ops use or make, but for those that live in their blocks."""
         names = (n for op in ops for n in (*uses(op), *dict(definitions(op))))
-        return list(
-            dict.fromkeys(self.roots[n] for n in names if n in self.types or n in self.named)
-        )
+        return list(dict.fromkeys(self.roots[n] for n in names if n in self.named))
 
     def _with_names(self, ops: Sequence[ir.Op], known: set[str]) -> Iterator[ir.Op]:
-        """The ops, and before each what it names that is not `known` yet."""
+        """The ops, and before each what defines the names in it that are not `known` yet."""
         for op in ops:
             for name in uses(op):
                 yield from self._name(name, known)
@@ -185,10 +165,10 @@ class _Cut:
             yield op
 
     def _name(self, name: str, known: set[str]) -> Iterator[ir.Op]:
-        if name in known or name not in self.named:
+        op = self.named.get(name)
+        if op is None or name in known:
             return
         known.add(name)
-        op = self.named[name]
         if isinstance(op, ir.Describe):
             yield from self._name(op.src, known)
         elif alias_source(op) is not None:
@@ -196,19 +176,14 @@ class _Cut:
             op = ir.View(name, self.roots[name], self.types[name], getattr(op, "comment", ""))
         yield op
 
-    def _needed(self, ops: Sequence[ir.Op]) -> list[ir.Op]:
+    def _defines(self, ops: Sequence[ir.Op]) -> Iterator[ir.Op]:
         """The definitions of kernels and subgraphs that ops call."""
         names = {op.kernel for op in walk(ops) if isinstance(op, ir.Launch)}
-        names |= {name for op in walk(ops) if (name := subgraph_of(op)) is not None}
-        for name in list(names):
-            called = self.callees.get(name)
-            names |= set(called.subgraphs) if isinstance(called, ir.DefineControl) else set()
-        return [
-            op for op in self.defines
-            if (op.program if isinstance(op, ir.DefineSubgraph) else op).name in names
-        ]  # fmt: skip
-
-
-def _immortal(op: ir.Op) -> ir.Op:
-    """The op without the end of a storage."""
-    return ir.Allocate(op.out, op.type, op.comment) if isinstance(op, ir.Reuse) else op
+        calls = {name for op in walk(ops) if (name := subgraph_of(op)) in self.callees}
+        control = map(self.callees.__getitem__, calls)
+        calls |= {n for c in control if isinstance(c, ir.DefineControl) for n in c.subgraphs}
+        for op in self.source.ops:
+            called = op.program if isinstance(op, ir.DefineSubgraph) else op
+            named = isinstance(called, ir.Program | ir.DefineControl) and called.name in calls
+            if named or (isinstance(op, ir.DefineKernel) and op.name in names):
+                yield op
