@@ -179,8 +179,8 @@ class _Cut:
     def _defines(self, ops: Sequence[ir.Op]) -> Iterator[ir.Op]:
         """The definitions of kernels and subgraphs that ops call."""
         names = {op.kernel for op in walk(ops) if isinstance(op, ir.Launch)}
-        calls = {name for op in walk(ops) if (name := subgraph_of(op)) in self.callees}
-        control = map(self.callees.__getitem__, calls)
+        calls = {name for op in walk(ops) if (name := subgraph_of(op)) is not None}
+        control = [self.callees.get(name) for name in calls]
         calls |= {n for c in control if isinstance(c, ir.DefineControl) for n in c.subgraphs}
         for op in self.source.ops:
             called = op.program if isinstance(op, ir.DefineSubgraph) else op
