@@ -210,3 +210,35 @@ def test_integers_that_wrap_are_no_places(
     x = np.ones(64, np.float32)
     found = [interpret_kernel(k, {"x": x})["y"] for k in (before, after)]
     np.testing.assert_array_equal(*found)
+
+
+CHOSEN = """
+kernel k(
+    x: bf16[16] cpu,
+    out y: f32[16] cpu,
+):
+  parallel i0 < 16:
+    once:
+      v0 = index i0 : i64
+      v1 = const 9 : i64
+      v2 = lt(v0, v1) : bool
+      v3 = load x[i0] if v2 else {other} : bf16
+      v4 = cast(v3) : f32
+      v5 = const {number} : f32
+      v6 = where(v2, v4, v5) : f32
+      store y[i0] = v6
+"""
+
+
+@pytest.mark.parametrize(
+    ("other", "number", "left"),
+    [("0", "0.0", 0), ("0.0", "0.0", 0), ("0", "-0.0", 1), ("-0.0", "0.0", 1), ("1.0", "0.0", 1)],
+)
+def test_what_a_masked_load_is_elsewhere(other: str, number: str, left: int) -> None:
+    before = parse_kernel(CHOSEN.format(other=other, number=number))
+    after = fold(before)
+    x = np.arange(16, dtype=np.float32)
+    found = [interpret_kernel(k, {"x": x})["y"] for k in (before, after)]
+    np.testing.assert_array_equal(*found)
+    np.testing.assert_array_equal(*map(np.signbit, found))
+    assert sum(isinstance(s, Compute) and s.op == "where" for s in statements(after)) == left

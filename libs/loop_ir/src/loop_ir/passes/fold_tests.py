@@ -36,6 +36,7 @@ def fold(kernel: Kernel) -> Kernel:
     i0 < s0//4: m = lt(index 4*i0 + 3, s0)                         ->  m = const true
     m = lt(index i0, -1); v = load x[i0] if m else 0               ->  v = const 0
     m = const true; v = where(m, a, b), or v = where(n, a, a)      ->  a for v
+    v = load x[i0] if m else 0; w = where(m, v, const 0)           ->  v for w
     v = add(const 0.0, const 0.0)                                  ->  const 0.0 for v
     """
     folding = _Folding(kernel)
@@ -60,6 +61,9 @@ class _Folding:
         self.zeros: set[str] = set()
         # values that are never -0.0: those to which zero was added
         self.unsigned: set[str] = set()
+        self.numbers: dict[str, int | float | bool] = {}
+        # by value, the mask without which it is a number, and that number
+        self.masked: dict[str, tuple[str, int | float | bool]] = {}
         self.names: dict[Name, Name] = {}
         self.changed = False
 
@@ -74,7 +78,11 @@ class _Folding:
                 return None
             else:
                 stmt = Const(stmt.out, stmt.other, stmt.dtype)
+        if isinstance(stmt, Const):
+            self.numbers[stmt.out] = stmt.value
         match stmt:
+            case Load(out=out, mask=str(mask)):
+                self.masked[out] = mask, stmt.other
             case Index(out=out, expr=expr) if stmt.dtype.is_int:
                 self.places[out] = expr
             case Const(out=out, value=value) if isinstance(value, bool):
@@ -102,11 +110,15 @@ class _Folding:
                 taken = stmt.args[args.index(None)] if None in args else stmt.args[0]
         elif stmt.op == "where" and (args[0] is not None or stmt.args[1] == stmt.args[2]):
             taken = stmt.args[1 if args[0] else 2]
+        elif stmt.op == "where" and self._chosen(*stmt.args):
+            taken = stmt.args[1]
         elif stmt.op == "add" and not self.unsigned.isdisjoint(stmt.args):
             self.unsigned.add(stmt.out)
             for one, other in (stmt.args, stmt.args[::-1]):
                 if one in self.unsigned and other in self.zeros:
                     taken = one
+        elif stmt.op == "cast" and (held := self.masked.get(stmt.args[0])) and _same(held[1], 0):
+            self.masked[stmt.out] = held
         elif stmt.dtype in (*_SIGNED, DType.f32) and all(a in self.places for a in stmt.args):
             return self._place(stmt, *(self.places[a] for a in stmt.args))
         if taken is not None:
@@ -117,6 +129,11 @@ class _Folding:
             return stmt
         self.changed = True
         return None if taken is not None else Const(stmt.out, bool(value), stmt.dtype)
+
+    def _chosen(self, mask: str, value: str, other: str) -> bool:
+        """Whether a value is the other one where the mask does not hold."""
+        held, number = self.masked.get(value), self.numbers.get(other)
+        return held is not None and number is not None and held[0] == mask and _same(held[1], number)
 
     def _place(self, stmt: Compute, a: sympy.Expr, b: sympy.Expr = sympy.S.Zero) -> Stmt | None:
         """What is counted of places: `minimum(index 4*i0 + 4, s0)` is the first where i0 < s0//4,
@@ -168,3 +185,7 @@ class _Folding:
                 return None if above is None else not above
         equal = False if below or above else True if low == high == 0 else None
         return equal if op == "eq" or equal is None else not equal
+
+
+def _same(a: float, b: float) -> bool:
+    return a == b and math.copysign(1, a) == math.copysign(1, b)
