@@ -132,8 +132,8 @@ class _Folding:
 
     def _chosen(self, mask: str, value: str, other: str) -> bool:
         """Whether a value is the other one where the mask does not hold."""
-        held, number = self.masked.get(value), self.numbers.get(other)
-        return held is not None and number is not None and held[0] == mask and _same(held[1], number)
+        held, number = self.masked.get(value, ("", 0)), self.numbers.get(other)
+        return held[0] == mask and number is not None and _same(held[1], number)
 
     def _place(self, stmt: Compute, a: sympy.Expr, b: sympy.Expr = sympy.S.Zero) -> Stmt | None:
         """What is counted of places: `minimum(index 4*i0 + 4, s0)` is the first where i0 < s0//4,
