@@ -17,6 +17,7 @@ from __future__ import annotations
 import heapq
 import operator
 from collections.abc import Mapping, Sequence
+from graphlib import TopologicalSorter
 from typing import Any
 
 import torch
@@ -255,22 +256,16 @@ class _Parts:
                 key(b) for b in self.before[node] if key(b) != unit
             )
             place[unit] = self.index[node]
-        users: dict[Any, list[Any]] = {}
-        for unit, needs in units.items():
-            for need in needs:
-                users.setdefault(need, []).append(unit)
-        left = {unit: len(needs) for unit, needs in units.items()}
-        ready = [(place[u], i, u) for i, u in enumerate(units) if left[u] == 0]
-        heapq.heapify(ready)
-        count, done = len(units), []
-        while ready:
-            unit = heapq.heappop(ready)[2]
+        sorter = TopologicalSorter(units)
+        sorter.prepare()
+        ready: list[tuple[int, fx.Node | int]] = []
+        done: list[Any] = []
+        while sorter.is_active():
+            for unit in sorter.get_ready():
+                heapq.heappush(ready, (place[unit], unit))
+            unit = heapq.heappop(ready)[1]
             done.append(unit if isinstance(unit, fx.Node) else self.groups[unit])
-            for user in users.get(unit, ()):
-                left[user] -= 1
-                if left[user] == 0:
-                    count += 1
-                    heapq.heappush(ready, (place[user], count, user))
+            sorter.done(unit)
         return done
 
     def _call(self, out: fx.Graph, env: dict[fx.Node, fx.Node], members: list[fx.Node]) -> None:

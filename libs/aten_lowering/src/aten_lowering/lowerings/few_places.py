@@ -15,13 +15,14 @@ from operator import and_
 import sympy
 
 from aten_lowering.builder import Coords, KernelBuilder, Operand, Value, at
-from aten_lowering.call import Call, opmath
+from aten_lowering.call import Call, least, opmath
 from aten_lowering.few import Crowd
 from loop_ir import DType, Indirect, Stmt
 from symexpr import Mod
 
 # Of a point, the places that it has a part in, with the value for each and whether it counts.
-Parts = Callable[[KernelBuilder], Sequence[tuple[Coords, Value, Value | None]]]
+Part = tuple[Coords, Value, Value | None]
+Parts = Callable[[KernelBuilder], Sequence[Part]]
 
 # Modes of stores -> reductions, and the operations that join two of their results.
 _FOLDS = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
@@ -31,6 +32,35 @@ _JOINS = {"add": "add", "mul": "mul", "max": "maximum", "min": "minimum"}
 _AT_ONCE = 8
 # Columns of a place that fill a line of memory's parts.
 _LINE = 8
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """Values that replace what the input (None: zeros) has at places that are data, or are combined
+    with it by a mode of stores; then divided by their number, for a mean."""
+
+    call: Call
+    out: Operand
+    input: Operand | None
+    points: Coords
+    parts: Parts
+    mode: str
+    mean: bool
+    include_self: bool
+
+    @property
+    def neutral(self) -> int | float:
+        """What changes nothing that it is combined with."""
+        dtype = opmath(self.out.dtype)
+        if self.mode == "max":
+            return least(dtype)
+        if self.mode == "min":
+            return -least(dtype) if dtype.is_float else -1 - least(dtype)
+        return int(self.mode == "mul")
+
+    def old(self, k: KernelBuilder, place: Coords, dtype: DType) -> Value:
+        """What the input has there."""
+        return k.const(0, dtype) if self.input is None else k.load(self.input, place).to(dtype)
 
 
 @dataclass(frozen=True)
@@ -45,16 +75,17 @@ class Meeting:
     crowd: Crowd
 
     @staticmethod
-    def of(call: Call, size: Coords, points: Coords, parts: Parts) -> Meeting | None:
+    def of(scatter: Scatter) -> Meeting | None:
         """None where a point has several parts, or a coordinate of a place is computed of those of
         the points."""
+        size, points = scatter.out.size, scatter.points
         if 0 in (*points, *size):
             return None
-        probe = KernelBuilder("", points, call.origin)
-        (place, _, _), *more = parts(probe)
+        probe = KernelBuilder("", points, scatter.call.origin)
+        (place, _, _), *more = scatter.parts(probe)
         own = {d: probe.coords.index(c) for d, c in enumerate(place) if c in probe.coords and c}
         asked = tuple(d for d in range(len(place)) if d not in own and size[d] != 1)
-        over = tuple(p for p in range(len(points)) if p not in own.values())
+        over = tuple(p for p in range(len(scatter.points)) if p not in own.values())
         alike = all(size[d] == points[p] for d, p in own.items())
         data = all(place[d].is_Symbol for d in asked)
         if more or not (alike and data) or len(own) + len(over) != len(points):
@@ -63,21 +94,11 @@ class Meeting:
         return Meeting(asked, own, over, crowd)
 
 
-def reduce_in_few(
-    call: Call,
-    out: Operand,
-    input: Operand | None,
-    points: Coords,
-    parts: Parts,
-    mode: str,
-    neutral: int | float,
-    mean: bool,
-    include_self: bool,
-    found: Meeting,
-) -> bool:
+def reduce_in_few(scatter: Scatter, found: Meeting) -> bool:
     """`out[j, c] = input[j, c] + sum over i of where(index[i] == j, value[i, c], 0)`, or another
-    fold; False where that is not worth it. neutral: what changes nothing that it is folded with."""
-    wide = opmath(out.dtype)
+    fold; False where that is not worth it."""
+    call, out, mode, mean = scatter.call, scatter.out, scatter.mode, scatter.mean
+    include_self, wide = scatter.include_self, opmath(out.dtype)
     if not found.crowd.is_asked or mode not in _FOLDS:
         return False
     if call.in_place and (mean or not include_self or wide is not out.dtype):
@@ -92,17 +113,19 @@ def reduce_in_few(
     rows = [first]
     if found.asked:
         rows = [at(first, last, first[last] * count + n) for n in range(count)]
-    inner = k.inner([points[p] for p in found.over])
+    inner = k.inner([scatter.points[p] for p in found.over])
     where = {p: first[d] for d, p in found.own.items()} | dict(zip(found.over, inner, strict=True))
-    k.coords = tuple(where[p] for p in range(len(points)))
-    ((place, value, inside),) = parts(k)
+    k.coords = tuple(where[p] for p in range(len(scatter.points)))
+    ((place, value, inside),) = scatter.parts(k)
     value = value.to(out.dtype).to(wide)
     folded: list[tuple[Value, Value | None]] = []
     for row in rows:
         tests = [k.index(place[d])("eq", k.index(row[d])) for d in found.asked]
         tests = tests if inside is None else [inside, *tests]
         hit = reduce(and_, tests) if tests else None
-        (total,) = k.reduce(_FOLDS[mode], value if hit is None else hit.choose(value, neutral))
+        (total,) = k.reduce(
+            _FOLDS[mode], value if hit is None else hit.choose(value, scatter.neutral)
+        )
         number = None
         if hit is not None and (mean or not include_self):
             (number,) = k.reduce("sum", hit.to(DType.i32))
@@ -112,7 +135,7 @@ def reduce_in_few(
         if call.in_place:
             k.store(out, row, total, mode)
             continue
-        old = k.const(0, wide) if input is None else k.load(input, row).to(wide)
+        old = scatter.old(k, row, wide)
         new = old(_JOINS[mode], total) if include_self else total
         if number is None:
             number = k.number(found.crowd.values, DType.i32)
@@ -126,20 +149,11 @@ def reduce_in_few(
     return True
 
 
-def reduce_in_copies(
-    call: Call,
-    out: Operand,
-    input: Operand | None,
-    points: Coords,
-    parts: Parts,
-    mode: str,
-    neutral: int | float,
-    marked: Operand | None,
-    found: Meeting,
-) -> bool:
+def reduce_in_copies(scatter: Scatter, marked: Operand | None, found: Meeting) -> bool:
     """`copies[i % n, index[i], c] += value[i, c]; out[j, c] = input[j, c] + sum over n of copies`,
     or another fold; False where that is not worth it. Copies of a number lie side by side, those of
     rows one after the other. marked: places that forget what the input has there."""
+    call, out, mode, points = scatter.call, scatter.out, scatter.mode, scatter.points
     count, wide = found.crowd.copies, opmath(out.dtype)
     if count == 1 or mode not in _FOLDS or (call.in_place and wide is not out.dtype):
         return False
@@ -151,10 +165,10 @@ def reduce_in_copies(
     size = copied(out.size, sympy.Integer(count))
     copies = call.scratch("copies", wide, size)
     k = call.kernel(size, f"{call.node.name}_start")
-    k.store(copies, k.coords, k.const(neutral, wide))
+    k.store(copies, k.coords, k.const(scatter.neutral, wide))
     call.emit_kernel(k)
     k = call.kernel(points, f"{call.node.name}_parts")
-    ((place, value, inside),) = parts(k)
+    ((place, value, inside),) = scatter.parts(k)
     number: sympy.Expr = sympy.S.Zero
     for p in found.over:
         number = number * points[p] + k.coords[p]
@@ -168,7 +182,7 @@ def reduce_in_copies(
     if call.in_place:
         k.store(out, k.coords, total, mode)
     else:
-        old = k.const(0, wide) if input is None else k.load(input, k.coords).to(wide)
+        old = scatter.old(k, k.coords, wide)
         new = old(_JOINS[mode], total)
         if marked is not None:
             new = k.load(marked, tuple(k.coords[d] for d in found.asked)).choose(total, old)
@@ -177,9 +191,10 @@ def reduce_in_copies(
     return True
 
 
-def marks(call: Call, out: Operand, points: Coords, parts: Parts, found: Meeting) -> Operand | None:
+def marks(scatter: Scatter, found: Meeting) -> Operand | None:
     """Which of the places some point goes to, as a new tensor of the dimensions that are data;
     None where these differ between columns, and where columns are few."""
+    call, out, points = scatter.call, scatter.out, scatter.points
     columns = found.crowd.columns
     wide = columns.is_Integer and columns >= _LINE
     if not found.asked or not (wide or found.crowd.copies > 1):
@@ -188,7 +203,7 @@ def marks(call: Call, out: Operand, points: Coords, parts: Parts, found: Meeting
     def looked_up(k: KernelBuilder, over: Coords, own: Coords) -> tuple[Coords, Value | None]:
         chosen = iter(over)
         k.coords = tuple(next(chosen) if p in found.over else own[p] for p in range(len(points)))
-        ((place, _, inside),) = parts(k)
+        ((place, _, inside),) = scatter.parts(k)
         return tuple(place[d] for d in found.asked), inside
 
     def lookups(first: bool) -> list[Stmt]:

@@ -241,7 +241,7 @@ def grid_sampler_backward(
         # ours); that for 16-bit numbers rounds its places, too, to 16 bits
         fits = call.on_cpu or opmath(input.dtype) is not input.dtype
         require(fits, "CUDA's own kernel scatters the gradients of all channels of a point")
-        combine(call, of_input, None, grad_output.size, given, "sum")
+        combine(call, None, grad_output.size, given, "sum", result=of_input)
     if of_grid is not None and output_mask[1]:
         _slopes(call, sampler, grad_output, of_grid.operand)
 

@@ -287,7 +287,7 @@ def _add_at_places(
             rest = FloorDiv(rest, extent)
         return [((*k.coords[:-dims], *place), k.load(grad_output, k.coords), None)]
 
-    combine(call, call.out, None, grad_output.size, given, "sum", few=few)
+    combine(call, None, grad_output.size, given, "sum", few=few)
 
 
 # -- means

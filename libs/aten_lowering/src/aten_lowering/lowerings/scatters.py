@@ -11,18 +11,13 @@ from dataclasses import dataclass
 import sympy
 import torch
 
-from aten_lowering.builder import Coords, KernelBuilder, Number, Operand, Value, at
-from aten_lowering.call import Call, Result, least, opmath, wrap_dim
+from aten_lowering.builder import Coords, KernelBuilder, Number, Operand, at
+from aten_lowering.call import Call, Result, opmath, wrap_dim
 from aten_lowering.elementwise import copy_kernel
 from aten_lowering.errors import require
 from aten_lowering.few import is_few_a_row
-from aten_lowering.lowerings.few_places import (
-    Meeting,
-    Parts,
-    marks,
-    reduce_in_copies,
-    reduce_in_few,
-)
+from aten_lowering.lowerings import few_places
+from aten_lowering.lowerings.few_places import Meeting, Part, Parts, Scatter
 from aten_lowering.lowerings.indexing import Advanced, lookup
 from aten_lowering.meta import expr
 from aten_lowering.registry import Table
@@ -46,8 +41,6 @@ _MODES = {
     "amin": "min",
 }
 
-Place = Callable[[KernelBuilder], tuple[Coords, Value]]
-
 
 @dataclass(frozen=True)
 class Tally:
@@ -57,52 +50,36 @@ class Tally:
     place: Callable[[KernelBuilder], Coords]
 
 
-def _update(
-    call: Call,
-    input: Operand,
-    points: Sequence[sympy.Expr],
-    place: Place,
-    reduce: str = "",
-    include_self: bool = True,
-    tally: Tally | None = None,
-) -> None:
-    """Stores a value at a place for each of the points, or combines it with what is there by
-    `reduce`, one of `_MODES`. include_self: with what the input has there, too."""
-
-    def parts(k: KernelBuilder) -> list[tuple[Coords, Value, Value | None]]:
-        return [(*place(k), None)]
-
-    combine(call, call.out, input, points, parts, reduce, include_self, tally)
-
-
 def combine(
     call: Call,
-    result: Result,
     input: Operand | None,
     points: Sequence[sympy.Expr],
     parts: Parts,
-    reduce: str,
+    reduce: str = "",
     include_self: bool = True,
     tally: Tally | None = None,
     few: bool = False,
+    result: Result | None = None,
 ) -> None:
-    """As `_update`, of several places for each of the points; an `input` of None is zeros. tally:
-    what a mean divides by is the same all over slices, of which these are counted. few: no more
-    than a few meet, so that sums of 16 bits are right."""
-    out, mode = result.operand, _MODES.get(reduce, "set")
+    """Stores values at places of the result (by default the call's own), several for each of the
+    points, or combines them with what is there by `reduce`, one of `_MODES`; an `input` of None is
+    zeros. include_self: with what the input has there, too. tally: what a mean divides by is the
+    same all over slices, of which these are counted. few: no more than a few meet, so that sums of
+    16 bits are right."""
+    out, mode = (result or call.out).operand, _MODES.get(reduce, "set")
     require(mode == "set" or out.dtype in _COMBINED, f"scattered {reduce} of {out.dtype.value}")
-    neutral, mean = _neutral(mode, opmath(out.dtype)), reduce == "mean"
-    given = call, out, input, tuple(points), parts, mode, neutral
-    meeting = Meeting.of(call, out.size, tuple(points), parts)
-    if meeting is not None and not few and reduce_in_few(*given, mean, include_self, meeting):
+    mean = reduce == "mean"
+    scatter = Scatter(call, out, input, tuple(points), parts, mode, mean, include_self)
+    meeting = Meeting.of(scatter)
+    if meeting and not few and few_places.reduce_in_few(scatter, meeting):
         return
     require(not torch.are_deterministic_algorithms_enabled(), "its order is to be deterministic")
     require(mode != "mul" or call.on_cpu, "scattered products on a GPU are retried, unmeasured")
     marked = None
-    if meeting is not None and not (include_self or call.in_place):
-        marked = marks(call, out, tuple(points), parts, meeting)
-    forgets = include_self or marked is not None
-    if meeting and not few and forgets and not mean and reduce_in_copies(*given, marked, meeting):
+    if meeting and not (include_self or call.in_place):
+        marked = few_places.marks(scatter, meeting)
+    copies = not (few or mean) and (include_self or marked is not None)
+    if meeting and copies and few_places.reduce_in_copies(scatter, marked, meeting):
         return
     target, counts = out, None
     wide = out.dtype if few else opmath(out.dtype)
@@ -125,15 +102,15 @@ def combine(
     if target is not out or not call.in_place:
         k = call.kernel(out.size, f"{call.node.name}_start")
         start = k.const(0, target.dtype) if input is None else k.load(input, k.coords)
-        if marked is not None and meeting is not None:
+        if meeting and marked is not None:
             hit = k.load(marked, tuple(k.coords[d] for d in meeting.asked))
-            start = hit.choose(neutral, start.to(wide))
+            start = hit.choose(scatter.neutral, start.to(wide))
         k.store(target, k.coords, start)
         call.emit_kernel(k)
     if 0 not in points and not include_self and marked is None:
         k = call.kernel(points, f"{call.node.name}_neutral")
         for coords, _, inside in parts(k):
-            k.store(target, coords, k.const(neutral, wide), mask=inside)
+            k.store(target, coords, k.const(scatter.neutral, wide), mask=inside)
         call.emit_kernel(k)
     if 0 not in points:
         k = call.kernel(points)
@@ -158,15 +135,6 @@ def combine(
         call.emit(copy_kernel(end, target, out, call.origin))
 
 
-def _neutral(mode: str, dtype: DType) -> int | float:
-    """What changes nothing that it is combined with."""
-    if mode == "max":
-        return least(dtype)
-    if mode == "min":
-        return -least(dtype) if dtype.is_float else -1 - least(dtype)
-    return int(mode == "mul")
-
-
 @table.lowers(aten.index_put.default, aten._unsafe_index_put.default)
 def index_put(
     call: Call, input: Operand, indices: Sequence[Operand | None], values: Operand, accumulate: bool
@@ -179,11 +147,11 @@ def index_put(
         return
     found = Advanced.of(indices, input.size)
 
-    def place(k: KernelBuilder) -> tuple[Coords, Value]:
+    def parts(k: KernelBuilder) -> list[Part]:
         coords = found.places(k, k.coords)
-        return coords, k.load_broadcast(values, found.points, k.coords)
+        return [(coords, k.load_broadcast(values, found.points, k.coords), None)]
 
-    _update(call, input, found.points, place, "sum" if accumulate else "")
+    combine(call, input, found.points, parts, "sum" if accumulate else "")
 
 
 @table.lowers(aten._unsafe_masked_index_put_accumulate.default)
@@ -193,12 +161,12 @@ def masked_sums(
     """As `index_put` with sums, where the mask holds; elsewhere an index may be anything."""
     found = Advanced.of(indices, input.size)
 
-    def parts(k: KernelBuilder) -> list[tuple[Coords, Value, Value | None]]:
+    def parts(k: KernelBuilder) -> list[Part]:
         inside = k.load_broadcast(mask, found.points, k.coords)
         coords = found.places(k, k.coords, inside)
         return [(coords, k.load_broadcast(values, found.points, k.coords), inside)]
 
-    combine(call, call.out, input, found.points, parts, "sum")
+    combine(call, input, found.points, parts, "sum")
 
 
 def _fill_masked(call: Call, input: Operand, mask: Operand, value: Operand) -> None:
@@ -261,13 +229,13 @@ def scatter(
         return
     dim = wrap_dim(dim, len(input.size))
 
-    def place(k: KernelBuilder) -> tuple[Coords, Value]:
+    def parts(k: KernelBuilder) -> list[Part]:
         own: Coords = ()  # of one element, which is the place
         if input.size:
             own = at(k.coords, dim, lookup(k, index, k.coords, input.size[dim]))
-        return own, k.read(given, k.coords, input.dtype)
+        return [(own, k.read(given, k.coords, input.dtype), None)]
 
-    _update(call, input, index.size, place, reduce, include_self)
+    combine(call, input, index.size, parts, reduce, include_self)
 
 
 @table.lowers(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor, aten.index_reduce.default)
@@ -291,13 +259,13 @@ def index_reduce(
     def slice_(k: KernelBuilder, number: sympy.Expr) -> sympy.Expr:
         return lookup(k, index, (number,) if index.size else (), input.size[dim])
 
-    def place(k: KernelBuilder) -> tuple[Coords, Value]:
+    def parts(k: KernelBuilder) -> list[Part]:
         own = at(k.coords, dim, slice_(k, k.coords[dim])) if input.size else ()
         new = k.read(value, (), input.dtype) if source is None else k.load(source, k.coords)
-        return own, new
+        return [(own, new, None)]
 
     tally = Tally(dim, lambda k: (slice_(k, k.coords[0]),)) if input.size else None
-    _update(call, input, points, place, reduce, include_self, tally)
+    combine(call, input, points, parts, reduce, include_self, tally)
 
 
 @table.lowers(aten.diagonal_scatter.default)

@@ -49,6 +49,13 @@ def call(graph: fx.Graph, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
     return node
 
 
+def replace(node: fx.Node, made: fx.Node) -> None:
+    """Puts `made` in the place of a node, of which it keeps what is noted, but the value."""
+    made.meta = {**node.meta, **made.meta}
+    node.replace_all_uses_with(made)
+    node.graph.erase_node(node)
+
+
 def size_of(graph: fx.Graph, x: fx.Node, dim: int) -> Any:
     """The size of a dimension: a number, or a node."""
     size = x.meta["val"].shape[dim]

@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from aten_lowering.meta import tensor_type
-from aten_lowering.passes.base import call
+from aten_lowering.passes.base import call, replace
 from aten_lowering.passes.purity import mutates
 
 aten = torch.ops.aten
@@ -33,8 +33,7 @@ def diagonal_products(graph: fx.Graph) -> None:
             made = _scaled(graph, node.args[1 - side], x, side - 2)
             if tensor_type(made.meta["val"]) != tensor_type(node.meta["val"]):
                 made = call(graph, aten.clone.default, made, memory_format=torch.contiguous_format)
-        made.meta = {**node.meta, **made.meta}
-        node.replace_all_uses_with(made)
+        replace(node, made)
 
 
 def _diagonal(node: Any) -> fx.Node | None:

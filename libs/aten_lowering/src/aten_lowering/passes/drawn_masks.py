@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, fx
 
 from aten_lowering.drawn import DRAWN, ROW, SEED
-from aten_lowering.passes.base import call, size_of
+from aten_lowering.passes.base import call, replace, size_of
 from aten_lowering.passes.results_again import draws, dropped
 
 aten = torch.ops.aten
@@ -22,9 +22,9 @@ def drawn_masks(graph: fx.Graph) -> None:
             with graph.inserting_before(node):
                 mask = _drawn(graph, node, node.meta["val"][1], 1 - p)
                 y = dropped(graph, node.args[0], mask, p)
-            for new, part in ((y, 0), (mask, 1)):
+            for part, new in enumerate((y, mask)):
                 if part in parts:
-                    _replace(parts[part], new, node)
+                    replace(parts[part], new)
             graph.erase_node(node)
     for node in graph.find_nodes(op="call_function", target=aten.bernoulli.p):
         p = node.args[1] if len(node.args) == 2 and not node.kwargs else None
@@ -32,7 +32,7 @@ def drawn_masks(graph: fx.Graph) -> None:
             value = node.meta["val"]
             with graph.inserting_before(node):
                 mask = _drawn(graph, node, value, p)
-                _replace(node, call(graph, aten._to_copy.default, mask, dtype=value.dtype), node)
+                replace(node, call(graph, aten._to_copy.default, mask, dtype=value.dtype))
 
 
 def _drawn(graph: fx.Graph, node: fx.Node, like: Tensor, p: float) -> fx.Node:
@@ -45,12 +45,6 @@ def _drawn(graph: fx.Graph, node: fx.Node, like: Tensor, p: float) -> fx.Node:
     mask = call(graph, DRAWN, seed, size, order_of(like), p)
     mask.meta = {**node.meta, "val": mask.meta["val"]}
     return mask
-
-
-def _replace(old: fx.Node, new: fx.Node, drawing: fx.Node) -> None:
-    new.meta = {**drawing.meta, "val": new.meta["val"]}
-    old.replace_all_uses_with(new)
-    old.graph.erase_node(old)
 
 
 def order_of(x: Tensor) -> list[int]:

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from aten_lowering.passes.base import call, tensor
+from aten_lowering.passes.base import call, replace, tensor
 from aten_lowering.torch_compat import FakeTensor
 
 aten = torch.ops.aten
@@ -48,7 +48,4 @@ def numbers_alone(graph: fx.Graph) -> None:
                 node.update_arg(place, scalar)
             if numbers:
                 target = _COMPUTED.get(node.target, node.target)
-                made = call(graph, target, *node.args, **node.kwargs)
-                made.meta = {**node.meta, **made.meta}
-                node.replace_all_uses_with(made)
-                graph.erase_node(node)
+                replace(node, call(graph, target, *node.args, **node.kwargs))
