@@ -47,6 +47,7 @@ class KernelVerifier:
     stored: dict[str, list[ir.Store]] = field(default_factory=dict)
     over: dict[ir.Store, dict[sympy.Symbol, sympy.Expr]] = field(default_factory=dict)
     loaded: dict[str, list[ir.Load]] = field(default_factory=dict)
+    stmt: ir.Stmt | None = None
 
     def run(self) -> None:
         """Raises the `VerifyError` of the first rule that the kernel breaks."""
@@ -55,16 +56,16 @@ class KernelVerifier:
         self.buffers = {b.name: b for b in kernel.buffers}
         self._names()
         for number, phase in enumerate(kernel.phases):
+            self.stmt = None
             self._axes(phase)
             for stmt in phase.body:
                 self._stmt(stmt, phase, number)
         self._writes()
 
-    def fail(
-        self, error: type[errors.VerifyError], detail: str, stmt: ir.Stmt | None = None
-    ) -> None:
-        """Raises `error` about a statement, or about the kernel as a whole."""
-        raise error(detail, self.kernel.name, "" if stmt is None else print_stmt(stmt))
+    def fail(self, error: type[errors.VerifyError], detail: str) -> None:
+        """Raises `error` about the statement that is looked at, or the kernel as a whole."""
+        statement = "" if self.stmt is None else print_stmt(self.stmt)
+        raise error(detail, self.kernel.name, statement)
 
     def _names(self) -> None:
         kernel = self.kernel
@@ -111,82 +112,81 @@ class KernelVerifier:
             self._size(axis.extent, "extent", axis.symbol)
 
     def _stmt(self, stmt: ir.Stmt, phase: ir.Phase, number: int) -> None:
+        self.stmt = stmt
         for name in used_values(stmt):
-            self._use(name, stmt, phase, number)
+            self._use(name, phase, number)
         expr = expression(stmt)
         if expr is not None:
-            self._expr(expr, stmt, phase)
+            self._expr(expr, phase)
         self._types(stmt, phase)
         inner = () if isinstance(stmt, ir.Reduce) else phase.axes
         for name in defined_values(stmt):
             if not NAME.fullmatch(name):
-                self.fail(errors.InvalidName, f"{name!r} is no identifier", stmt)
+                self.fail(errors.InvalidName, f"{name!r} is no identifier")
             if name in self.values:
-                self.fail(errors.DuplicateDefinition, f"value {name}", stmt)
+                self.fail(errors.DuplicateDefinition, f"value {name}")
             dtype: DType = stmt.dtype  # type: ignore[union-attr]  # only stores define nothing
             reduced_in = number if isinstance(stmt, ir.Reduce) else None
             self.values[name] = _Value(dtype, inner, reduced_in)
 
-    def _use(self, name: str, stmt: ir.Stmt, phase: ir.Phase, number: int) -> None:
+    def _use(self, name: str, phase: ir.Phase, number: int) -> None:
         value = self.values.get(name)
         if value is None:
-            self.fail(errors.UndefinedValue, f"{name} is not defined before", stmt)
+            self.fail(errors.UndefinedValue, f"{name} is not defined before")
             return
         if value.reduced_in == number:
-            self.fail(errors.ReduceTooEarly, f"{name} is reduced in this phase", stmt)
+            self.fail(errors.ReduceTooEarly, f"{name} is reduced in this phase")
         if value.inner and value.inner != phase.axes:
-            self.fail(errors.PhaseMismatch, f"{name} belongs to `over {_axes(value.inner)}`", stmt)
+            self.fail(errors.PhaseMismatch, f"{name} belongs to `over {_axes(value.inner)}`")
 
-    def _expr(self, expr: sympy.Expr, stmt: ir.Stmt, phase: ir.Phase) -> None:
+    def _expr(self, expr: sympy.Expr, phase: ir.Phase) -> None:
         known = {*self.sizes, *(a.symbol for a in (*self.kernel.axes, *phase.axes))}
         for s in free_symbols(expr) - known:
             if s not in self.indirect:
-                self.fail(errors.UndefinedSymbol, f"symbol {s} is not known here", stmt)
+                self.fail(errors.UndefinedSymbol, f"symbol {s} is not known here")
             inner = self.indirect[s][0]
             if inner and inner != phase.axes:
-                self.fail(errors.PhaseMismatch, f"{s} belongs to `over {_axes(inner)}`", stmt)
+                self.fail(errors.PhaseMismatch, f"{s} belongs to `over {_axes(inner)}`")
 
     def _types(self, stmt: ir.Stmt, phase: ir.Phase) -> None:
         match stmt:
             case ir.Load():
-                self._buffer_type(stmt.buffer, stmt.dtype, stmt)
-                self._mask(stmt.mask, stmt)
+                self._buffer_type(stmt.buffer, stmt.dtype)
+                self._mask(stmt.mask)
                 self.loaded.setdefault(stmt.buffer, []).append(stmt)
                 if stmt.mask is None:
-                    self._bounds(stmt, stmt.buffer, stmt.index, phase)
+                    self._bounds(stmt.buffer, stmt.index, phase)
             case ir.Store():
                 value = self.values[stmt.value]
-                self._buffer_type(stmt.buffer, value.dtype, stmt)
-                self._mask(stmt.mask, stmt)
+                self._buffer_type(stmt.buffer, value.dtype)
+                self._mask(stmt.mask)
                 if stmt.mode not in ir.STORES:
-                    self.fail(errors.UnknownOp, f"no store mode {stmt.mode!r}", stmt)
+                    self.fail(errors.UnknownOp, f"no store mode {stmt.mode!r}")
                 if stmt.mode == "sum":
                     self._walked_sum(stmt, phase)
                 self.stored.setdefault(stmt.buffer, []).append(stmt)
                 self.over[stmt] = {a.symbol: a.extent for a in (*self.kernel.axes, *phase.axes)}
                 if stmt.mask is None:
-                    self._bounds(stmt, stmt.buffer, stmt.index, phase)
+                    self._bounds(stmt.buffer, stmt.index, phase)
             case ir.Compute():
                 self._compute(stmt)
             case ir.Reduce() | ir.Scan():
                 self._fold(stmt, phase)
             case ir.Indirect():
                 if not self.values[stmt.value].dtype.is_int:
-                    self.fail(errors.ElementType, f"{stmt.value} is no integer", stmt)
+                    self.fail(errors.ElementType, f"{stmt.value} is no integer")
                 self._size(stmt.extent, "extent", stmt.symbol)
                 axes = {a.symbol for p in self.kernel.phases for a in p.axes}
                 axes |= {a.symbol for a in self.kernel.axes}
                 if stmt.symbol in (self.indirect.keys() | self.sizes.keys() | axes):
-                    self.fail(errors.DuplicateDefinition, f"symbol {stmt.symbol}", stmt)
+                    self.fail(errors.DuplicateDefinition, f"symbol {stmt.symbol}")
                 self.indirect[stmt.symbol] = (phase.axes, stmt.extent)
             case ir.Index():
                 if not (stmt.dtype.is_int if stmt.expr.is_integer else stmt.dtype is DType.f64):
-                    self.fail(
-                        errors.ElementType, "an index is an integer, a computed float f64", stmt
-                    )
+                    self.fail(errors.ElementType, "an index is an integer, a computed float f64")
             case ir.Const():
                 if isinstance(stmt.value, float) and not stmt.dtype.is_float:
-                    self.fail(errors.ElementType, f"{stmt.value!r} is no {stmt.dtype.value}", stmt)
+                    self.fail(errors.ElementType, f"{stmt.value!r} is no {stmt.dtype.value}")
 
     def _walked_sum(self, stmt: ir.Store, phase: ir.Phase) -> None:
         axes = self.kernel.axes
@@ -194,64 +194,56 @@ class KernelVerifier:
             DType.f32,
             DType.f64,
         ):
-            self.fail(
-                errors.MisplacedSum, "a sum over rows is of f32 or f64, at all inner points", stmt
-            )
+            self.fail(errors.MisplacedSum, "a sum over rows is of f32 or f64, at all inner points")
         elif axes[-1].symbol in free_symbols(stmt.index):
-            self.fail(
-                errors.MisplacedSum, f"it runs over {axes[-1].symbol}, which its index names", stmt
-            )
+            self.fail(errors.MisplacedSum, f"it runs over {axes[-1].symbol}, which its index names")
 
-    def _buffer_type(self, name: str, dtype: DType, stmt: ir.Stmt) -> None:
+    def _buffer_type(self, name: str, dtype: DType) -> None:
         buffer = self.buffers.get(name)
         if buffer is None:
-            self.fail(errors.UndefinedBuffer, f"{name} is not declared", stmt)
+            self.fail(errors.UndefinedBuffer, f"{name} is not declared")
             return
         if buffer.type.dtype != dtype:
             self.fail(
-                errors.ElementType,
-                f"{name} holds {buffer.type.dtype.value}, not {dtype.value}",
-                stmt,
+                errors.ElementType, f"{name} holds {buffer.type.dtype.value}, not {dtype.value}"
             )
 
-    def _mask(self, mask: str | None, stmt: ir.Stmt) -> None:
+    def _mask(self, mask: str | None) -> None:
         if mask is not None and self.values[mask].dtype != DType.bool_:
-            self.fail(errors.ElementType, f"mask {mask} is no bool", stmt)
+            self.fail(errors.ElementType, f"mask {mask} is no bool")
 
     def _compute(self, stmt: ir.Compute) -> None:
         op, dtype = stmt.op, stmt.dtype
         if op not in ir.OPS:
-            self.fail(errors.UnknownOp, f"no operation {op}", stmt)
+            self.fail(errors.UnknownOp, f"no operation {op}")
         if len(stmt.args) != ir.OPS[op]:
-            self.fail(
-                errors.Arity, f"{op} takes {ir.OPS[op]} arguments, got {len(stmt.args)}", stmt
-            )
+            self.fail(errors.Arity, f"{op} takes {ir.OPS[op]} arguments, got {len(stmt.args)}")
         kinds = [self.values[a].dtype for a in stmt.args]
         if op == "cast":
             return
         if op == "narrow":
             if kinds[0] != DType.f32 or dtype not in (DType.bf16, DType.f16):
-                self.fail(errors.ElementType, "narrow takes f32 and gives bf16 or f16", stmt)
+                self.fail(errors.ElementType, "narrow takes f32 and gives bf16 or f16")
             return
         if op == "bitcast":
             if kinds[0].itemsize != dtype.itemsize:
-                self.fail(errors.ElementType, "bitcast keeps the number of bits", stmt)
+                self.fail(errors.ElementType, "bitcast keeps the number of bits")
             return
         if op in ("where", "rarely"):
             if kinds[0] != DType.bool_:
-                self.fail(errors.ElementType, f"condition {stmt.args[0]} is no bool", stmt)
+                self.fail(errors.ElementType, f"condition {stmt.args[0]} is no bool")
             kinds = kinds[1:]
         first = kinds[0]
         if any(k != first for k in kinds):
             names = ", ".join(k.value for k in kinds)
-            self.fail(errors.ElementType, f"arguments differ in type: {names}", stmt)
+            self.fail(errors.ElementType, f"arguments differ in type: {names}")
         if op == "philox":
             if first != DType.i64 or dtype != DType.u32:
-                self.fail(errors.ElementType, "philox of i64 gives u32", stmt)
+                self.fail(errors.ElementType, "philox of i64 gives u32")
             return
         result = DType.bool_ if op in _COMPARISONS or op in _PREDICATES else first
         if dtype != result:
-            self.fail(errors.ElementType, f"{op} of {first.value} gives {result.value}", stmt)
+            self.fail(errors.ElementType, f"{op} of {first.value} gives {result.value}")
         if op in _INT_OR_FLOAT:
             fits = first.is_int or first.is_float
         elif op in _LOGIC:
@@ -263,17 +255,17 @@ class KernelVerifier:
         else:
             fits = first.is_float
         if not fits:
-            self.fail(errors.ElementType, f"{op} does not take {first.value}", stmt)
+            self.fail(errors.ElementType, f"{op} does not take {first.value}")
 
     def _fold(self, stmt: ir.Reduce | ir.Scan, phase: ir.Phase) -> None:
         scan = isinstance(stmt, ir.Scan)
         if stmt.op not in (ir.SCANS if scan else ir.REDUCTIONS):
-            self.fail(errors.UnknownOp, f"no {'scan' if scan else 'reduction'} {stmt.op}", stmt)
+            self.fail(errors.UnknownOp, f"no {'scan' if scan else 'reduction'} {stmt.op}")
         args, outs = (1, 1) if scan else ir.REDUCTIONS[stmt.op]
         if (len(stmt.args), len(defined_values(stmt))) != (args, outs):
-            self.fail(errors.Arity, f"{stmt.op} has {args} arguments and {outs} results", stmt)
+            self.fail(errors.Arity, f"{stmt.op} has {args} arguments and {outs} results")
         if not phase.axes:
-            self.fail(errors.MisplacedReduce, "the phase is `once`", stmt)
+            self.fail(errors.MisplacedReduce, "the phase is `once`")
         kind = self.values[stmt.args[0]].dtype
         fits = True
         if stmt.op in ("any", "all"):
@@ -283,16 +275,16 @@ class KernelVerifier:
         elif scan or stmt.op in ("sum", "prod"):
             fits = kind.is_float or kind.is_int
         if not fits:
-            self.fail(errors.ElementType, f"{stmt.op} does not take {kind.value}", stmt)
+            self.fail(errors.ElementType, f"{stmt.op} does not take {kind.value}")
         place = stmt.op in ("argmax", "argmin")
         expected = DType.i64 if place else kind
         if stmt.dtype != expected:
             what = f"{stmt.op} of {kind.value} gives {expected.value}"
-            self.fail(errors.ElementType, what, stmt)
+            self.fail(errors.ElementType, what)
         if place and isinstance(stmt, ir.Scan) and stmt.reverse:
-            self.fail(errors.BackwardPlaces, f"{stmt.op} is no reverse scan", stmt)
+            self.fail(errors.BackwardPlaces, f"{stmt.op} is no reverse scan")
 
-    def _bounds(self, stmt: ir.Stmt, buffer: str, index: sympy.Expr, phase: ir.Phase) -> None:
+    def _bounds(self, buffer: str, index: sympy.Expr, phase: ir.Phase) -> None:
         """Fails only where an index leaves the storage at the hints."""
         axes = [(a.symbol, a.extent) for a in (*self.kernel.axes, *phase.axes)]
         axes += [(s, e) for s, (_, e) in self.indirect.items()]
@@ -328,28 +320,26 @@ class KernelVerifier:
             self.fail(
                 errors.OutOfBounds,
                 f"reaches [{first}, {last}] of {buffer} with {size} elements{at}",
-                stmt,
             )
 
     def _writes(self) -> None:
         for buffer in self.kernel.buffers:
             stores = self.stored.get(buffer.name, [])
+            self.stmt = stores[0] if stores else None
             if buffer.written != bool(stores):
                 verb = "declared as written but not stored to" if buffer.written else "stored to"
-                self.fail(
-                    errors.NotWritten, f"{buffer.name} is {verb}", stores[0] if stores else None
-                )
+                self.fail(errors.NotWritten, f"{buffer.name} is {verb}")
             modes = {s.mode for s in stores}
             if len(stores) > 1 and (len(modes) > 1 or not modes <= ir.ATOMICS):
                 lows = lows_of(self.sizes.values())
                 for one, two in combinations(stores, 2):
+                    self.stmt = two
                     if not disjoint(one.index, two.index, self.over[one], self.over[two], lows):
-                        self.fail(errors.WriterConflict, f"{buffer.name} is stored to twice", two)
+                        self.fail(errors.WriterConflict, f"{buffer.name} is stored to twice")
             for load in self.loaded.get(buffer.name, []):
+                self.stmt = load
                 if any(s.index != load.index for s in stores):
-                    self.fail(
-                        errors.ReadOfOwnWrite, f"stores use other indices of {buffer.name}", load
-                    )
+                    self.fail(errors.ReadOfOwnWrite, f"stores use other indices of {buffer.name}")
 
 
 def _axes(axes: Iterable[ir.Axis]) -> str:
