@@ -9,21 +9,11 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
+import loop_ir as ir
 from aten_lowering.builder import Coords, KernelBuilder, Number, Operand, Scalar, Value
 from aten_lowering.errors import CannotLower, require
 from aten_lowering.meta import dtype_of, origin
 from aten_lowering.seeds import Seeds
-from loop_ir import (
-    DType,
-    Extern,
-    Kernel,
-    Matmul,
-    Node,
-    Origin,
-    TensorRef,
-    TensorType,
-    contiguous_strides,
-)
 
 
 @dataclass(frozen=True)
@@ -35,7 +25,7 @@ class Result:
     used: bool
 
     @property
-    def dtype(self) -> DType:
+    def dtype(self) -> ir.DType:
         """The element type."""
         return self.operand.dtype
 
@@ -62,15 +52,15 @@ class Call:
     arguments: dict[str, Any]
     fakes: dict[str, Any]
     results: tuple[Result | None, ...]
-    extern: Extern
+    extern: ir.Extern
     fresh: Callable[[str], str]
     for_gpu: bool = False
     seeds: Seeds | None = None
     in_place: bool = False
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[ir.Node] = field(default_factory=list)
 
     @property
-    def origin(self) -> Origin:
+    def origin(self) -> ir.Origin:
         """The operator, and the user's line."""
         return origin(self.node)
 
@@ -104,12 +94,14 @@ class Call:
         size = self.out.size if size is None else size
         return KernelBuilder(self.fresh(name) if name else self.node.name, size, self.origin)
 
-    def scratch(self, name: str, dtype: DType, size: Sequence[sympy.Expr] | None = None) -> Operand:
+    def scratch(
+        self, name: str, dtype: ir.DType, size: Sequence[sympy.Expr] | None = None
+    ) -> Operand:
         """A new contiguous tensor beside the result, of its size or another, named after the call
         and `name`."""
         size = self.out.size if size is None else tuple(size)
-        type = TensorType(dtype, size, contiguous_strides(size), self.out.operand.type.device)
-        return Operand(TensorRef(self.fresh(f"{self.node.name}_{name}"), type), type)
+        type = ir.TensorType(dtype, size, ir.contiguous_strides(size), self.out.operand.type.device)
+        return Operand(ir.TensorRef(self.fresh(f"{self.node.name}_{name}"), type), type)
 
     def put(self, index: int, k: KernelBuilder, value: Value, coords: Coords | None = None) -> None:
         """Stores `value` as the element of result `index` at `coords`, or else at the kernel's own,
@@ -123,7 +115,7 @@ class Call:
         k.store(self.out.operand, k.coords if coords is None else coords, value)
         self.emit_kernel(k)
 
-    def emit(self, node: Node) -> None:
+    def emit(self, node: ir.Node) -> None:
         """Appends a node to those that compute the call."""
         self.nodes.append(node)
 
@@ -142,11 +134,11 @@ class Call:
         """Names of the results that the nodes so far write."""
         names: set[str] = set()
         for node in self.nodes:
-            if isinstance(node, Kernel):
+            if isinstance(node, ir.Kernel):
                 names |= {b.name for b in node.buffers if b.written}
-            elif isinstance(node, Matmul):
+            elif isinstance(node, ir.Matmul):
                 names.add(node.out)
-            elif isinstance(node, Extern):
+            elif isinstance(node, ir.Extern):
                 names |= {o[0] for o in node.outs if o is not None}
         return names
 
@@ -158,7 +150,7 @@ def known(value: Number) -> Scalar:
     return value
 
 
-def torch_dtype(dtype: torch.dtype) -> DType:
+def torch_dtype(dtype: torch.dtype) -> ir.DType:
     """The IR's name of a type that kernels compute in."""
     found = dtype_of(dtype)
     if found.is_complex or dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
@@ -166,12 +158,12 @@ def torch_dtype(dtype: torch.dtype) -> DType:
     return found
 
 
-def opmath(dtype: DType) -> DType:
+def opmath(dtype: ir.DType) -> ir.DType:
     """The type that eager computes in: f32 for 16-bit floats (`at::opmath_type`)."""
-    return DType.f32 if dtype in (DType.f16, DType.bf16) else dtype
+    return ir.DType.f32 if dtype in (ir.DType.f16, ir.DType.bf16) else dtype
 
 
-def least(dtype: DType) -> int | float:
+def least(dtype: ir.DType) -> int | float:
     """The least that an element of this type can be."""
     if dtype.is_float:
         return float("-inf")

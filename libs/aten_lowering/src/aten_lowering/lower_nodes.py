@@ -13,6 +13,7 @@ import torch.utils._pytree as pytree
 from torch import fx
 from torch._ops import OpOverload
 
+import loop_ir as ir
 from aten_lowering.aliasing import views
 from aten_lowering.attention import Attention, Lower, attention, is_attention
 from aten_lowering.builder import Operand
@@ -49,19 +50,6 @@ from aten_lowering.subgraphs import Subgraphs, Within, parts_of, taken_types
 from aten_lowering.symbols import graph_symbols, hangs_on_data, unbacked, used_buffers
 from aten_lowering.tensors import Tensors
 from aten_lowering.user_kernels import KernelObject, Scope, is_launch, lower_launch
-from loop_ir import (
-    CopyBack,
-    Device,
-    DType,
-    Extern,
-    Graph,
-    GraphArg,
-    Layers,
-    Node,
-    Origin,
-    TensorRef,
-    TensorType,
-)
 from loop_ir.ir import mentioned, writes
 from symexpr import symbol
 
@@ -89,14 +77,14 @@ class Lowerer(Tensors):
         eager_random: bool,
         lower_body: Callable[[fx.GraphModule, str, Within], Lowered],
         lower_scores: Lower,
-        layers: tuple[Layers, frozenset[str]] | None = None,
+        layers: tuple[ir.Layers, frozenset[str]] | None = None,
     ) -> None:
         values = pytree.tree_leaves([n.meta.get("val") for n in graph.nodes])
         for_gpu = any(isinstance(v, torch.Tensor) and v.is_cuda for v in values)
         for_gpu |= within is not None and within.for_gpu
         super().__init__(gm, graph, not mutates(graph), for_gpu, within)
         self.name = name
-        self.outputs: tuple[GraphArg, ...] = ()
+        self.outputs: tuple[ir.GraphArg, ...] = ()
         self.asserted: list[Any] = []
         self.kernels: dict[str, KernelObject] = {}
         self.operators: dict[str, Opaque] = {}
@@ -122,7 +110,7 @@ class Lowerer(Tensors):
                 made.update(*map(writes, self.nodes[count:]))
         seeds = {} if self.seeds is None else self.seeds.drawn
         used = used_buffers((tuple(self.nodes), self.outputs))
-        graph = Graph(
+        graph = ir.Graph(
             name=self.name,
             inputs=(*self.buffers.inputs, *seeds.values()),
             nodes=tuple(self.nodes),
@@ -132,7 +120,7 @@ class Lowerer(Tensors):
         tensors = {name: t for name, t in self.buffers.tensors.items() if name in used}
         fallbacks = tuple(self.fallbacks)
         graph = graph_symbols(graph, self.gm)
-        layers: Layers | None = None
+        layers: ir.Layers | None = None
         if self.layers is None:
             graph = draw(graph, len(self.buffers.inputs))
         else:
@@ -167,11 +155,11 @@ class Lowerer(Tensors):
         """Says of calls, from a place on, which sizes of their results hang on data and are new."""
         for i, node in enumerate(self.nodes[first:] if self.hangs else (), first):
             new = {s for s in mentioned(node) if is_unbacked(s)} - self.bound
-            outs = node.outs if isinstance(node, Extern) else ()
+            outs = node.outs if isinstance(node, ir.Extern) else ()
             sizes = {str(n) for out in outs if out is not None for n in out[1].size}
             if new - sizes:
                 raise SizeOfData(f"size {min(new - sizes)} depends on data that no result says")
-            if isinstance(node, Extern) and new:
+            if isinstance(node, ir.Extern) and new:
                 self.nodes[i] = replace(node, binds=tuple(sorted(new)))
             self.bound |= new
 
@@ -203,7 +191,7 @@ class Lowerer(Tensors):
             return lower_launch(node, Scope(*seen, plain))
         raise CannotLower(f"`{node.target}` is no ATen op")
 
-    def read(self, x: Operand, fake: Any, origin: Origin) -> None:
+    def read(self, x: Operand, fake: Any, origin: ir.Origin) -> None:
         """Binds the symbol of `fake` to the integer that a tensor holds, unless it is bound."""
         free = fake.node.expr.free_symbols if isinstance(fake, torch.SymInt | torch.SymBool) else ()
         new = {str(s) for s in free if is_unbacked(s)} - self.bound
@@ -266,7 +254,7 @@ class Lowerer(Tensors):
             self.nodes.extend(self.updating(call, extern) or (extern,))
         return values if several else values[0]
 
-    def updating(self, call: Call, extern: Extern) -> tuple[Node, ...]:
+    def updating(self, call: Call, extern: ir.Extern) -> tuple[ir.Node, ...]:
         """A copy, which may be computed with what it copies, and the operator in place on that:
         some of eager's own copy twice. None of an operator that updates nothing."""
         if call.op not in UPDATES or call.in_place:
@@ -301,7 +289,7 @@ class Lowerer(Tensors):
             require(source.type.device == base.type.device, "a copy between devices")
             self.nodes.append(copy_kernel(self.fresh(node.name), source, part, origin(node)))
         except (CannotLower, NotPlain):
-            self.nodes.append(CopyBack(source.ref, part.ref))
+            self.nodes.append(ir.CopyBack(source.ref, part.ref))
         return base
 
     def opaque(self, node: fx.Node, part: Opaque) -> tuple[Any, ...]:
@@ -314,8 +302,8 @@ class Lowerer(Tensors):
             if isinstance(fake, torch.Tensor):
                 values.append(self.buffer(f"{node.name}_{i}", fake) if used else None)
             elif hangs_on_data(fake):
-                type = TensorType(DType.i64, (), (), Device("cpu"))
-                values.append(Operand(TensorRef(self.fresh(f"{node.name}_{i}"), type), type))
+                type = ir.TensorType(ir.DType.i64, (), (), ir.Device("cpu"))
+                values.append(Operand(ir.TensorRef(self.fresh(f"{node.name}_{i}"), type), type))
             else:
                 values.append(expr(fake) if isinstance(fake, torch.SymInt) else fake)
         target = f"eager.{self.fresh(node.name)}"
@@ -330,7 +318,7 @@ class Lowerer(Tensors):
         if reason is not None:
             self.fallbacks.append(Fallback(part.op, source_line(node), reason))
         written = (arguments[i] for i in part.written)
-        about = Origin(part.op, source_line(node))
+        about = ir.Origin(part.op, source_line(node))
         self.nodes.append(
             extern_call(
                 target, arguments, {}, values, written, about, several=True, fallback=bool(reason)
@@ -369,7 +357,7 @@ class Lowerer(Tensors):
         used = used_results(node, len(values), True)
         outs = [v if u else None for v, u in zip(values, used, strict=True)]
         given = (*map(self.value, parts.predicate), *args, *map(symbol, sizes))
-        about = Origin(op_name(node), source_line(node))
+        about = ir.Origin(op_name(node), source_line(node))
         self.nodes.append(extern_call(f"subgraph.{target}", given, {}, outs, (), about, True))
         return tuple(values)
 

@@ -11,28 +11,13 @@ from dataclasses import dataclass, replace
 
 import sympy
 
+import loop_ir as ir
 from cpp_loops.errors import UnsupportedKernel
 from cpp_loops.folds import Fold, Running
 from cpp_loops.plain_folds import plain_folds
 from cpp_loops.scalars import cast, compute, loaded, memory_type, number, stored, value_type
 from cpp_loops.values import needs_of
 from cpp_loops.walk import LANES, TILE, walk_of
-from loop_ir import (
-    ATOMICS,
-    Axis,
-    Compute,
-    Const,
-    DType,
-    Index,
-    Indirect,
-    Kernel,
-    Load,
-    Phase,
-    Reduce,
-    Scan,
-    Stmt,
-    Store,
-)
 from loop_ir.ir import defined_values, expression, product, ranges_of, results, statements
 from symexpr import SymexprError, bounds, one_line, to_cpp
 
@@ -56,10 +41,10 @@ class CppKernel:
     args: tuple[str | sympy.Expr, ...]
 
 
-def emit(kernel: Kernel) -> CppKernel:
+def emit(kernel: ir.Kernel) -> CppKernel:
     """The C++ text of a kernel. Raises UnsupportedKernel where an index may be too wide."""
     if all(not p.axes for p in kernel.phases):
-        once = Phase((), tuple(statements(kernel)))
+        once = ir.Phase((), tuple(statements(kernel)))
         kernel = replace(kernel, phases=(once,))
     try:
         return _Writer(plain_folds(kernel)).emit()
@@ -68,7 +53,7 @@ def emit(kernel: Kernel) -> CppKernel:
 
 
 class _Writer:
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: ir.Kernel) -> None:
         self.kernel = kernel
         self.walk = walk_of(kernel)
         self.needs = needs_of(kernel, self.walk)
@@ -76,7 +61,7 @@ class _Writer:
         self.depth = 1
         self.ranges = dict(ranges_of(kernel))
         self.made = {n: s for s in statements(kernel) for n in results(s)}
-        self.types: dict[str, DType] = {
+        self.types: dict[str, ir.DType] = {
             n: s.dtype  # type: ignore[union-attr]  # only stores define nothing
             for s in statements(kernel)
             for n in defined_values(s)
@@ -99,14 +84,14 @@ class _Writer:
     def _expressions(self) -> list[sympy.Expr]:
         body = list(statements(self.kernel))
         found = [e for s in body if (e := expression(s)) is not None]
-        return found + [s.extent for s in body if isinstance(s, Indirect)]
+        return found + [s.extent for s in body if isinstance(s, ir.Indirect)]
 
     def _roles(self) -> dict[str, str]:
         """Names by what is done with a buffer."""
         body = list(statements(self.kernel))
-        stores = {s.buffer for s in body if isinstance(s, Store)}
-        loads = {s.buffer for s in body if isinstance(s, Load)}
-        loads |= {s.buffer for s in body if isinstance(s, Store) and s.mode in ATOMICS}
+        stores = {s.buffer for s in body if isinstance(s, ir.Store)}
+        loads = {s.buffer for s in body if isinstance(s, ir.Load)}
+        loads |= {s.buffer for s in body if isinstance(s, ir.Store) and s.mode in ir.ATOMICS}
         names: dict[str, str] = {}
         for b in self.kernel.buffers:
             role = "inout" if b.name in loads & stores else "out" if b.name in stores else "in"
@@ -141,7 +126,7 @@ class _Writer:
         ranges = {self.symbols[s]: r for s, r in used.items()}
         return to_cpp(e.xreplace(self.symbols), ranges=ranges, fits=True)
 
-    def loop(self, axis: Axis, reverse: bool = False, step: int = 1, name: str = "") -> None:
+    def loop(self, axis: ir.Axis, reverse: bool = False, step: int = 1, name: str = "") -> None:
         """Opens a loop over an axis."""
         s, extent = name or str(self.symbols[axis.symbol]), self.index(axis.extent)
         if reverse:
@@ -150,7 +135,7 @@ class _Writer:
             next_ = f"++{s}" if step == 1 else f"{s} += {step}"
             self.open(f"for (int64_t {s} = 0; {s} < {extent}; {next_})")
 
-    def piece(self, axis: Axis, size: int, begin: str) -> None:
+    def piece(self, axis: ir.Axis, size: int, begin: str) -> None:
         """Opens the loop over what begins at `begin`, of so many points at most."""
         s, extent = self.symbols[axis.symbol], self.index(axis.extent)
         end = f"least({begin} + {size}, {extent})"
@@ -220,7 +205,7 @@ class _Writer:
         """Sums over rows that are walked over begin with none."""
         for phase in self.kernel.phases:
             for stmt in phase.body:
-                if isinstance(stmt, Store) and stmt.mode == "sum":
+                if isinstance(stmt, ir.Store) and stmt.mode == "sum":
                     for axis in phase.axes:
                         self.loop(axis)
                     self.line(f"{self.buffers[stmt.buffer]}[{self.index(stmt.index)}] = 0;")
@@ -228,15 +213,15 @@ class _Writer:
 
     # -- phases
 
-    def changed(self, phase: Phase) -> tuple[dict[str, Fold], dict[str, Running]]:
+    def changed(self, phase: ir.Phase) -> tuple[dict[str, Fold], dict[str, Running]]:
         """The variables of its reductions and scans, by the results."""
         folds: dict[str, Fold] = {}
         scans: dict[str, Running] = {}
         for stmt in phase.body:
-            if isinstance(stmt, Reduce):
+            if isinstance(stmt, ir.Reduce):
                 name = f"fold{self.fresh()}"
                 folds[stmt.outs[0]] = Fold(stmt, self.types[stmt.args[0]], name)
-            elif isinstance(stmt, Scan):
+            elif isinstance(stmt, ir.Scan):
                 scans[stmt.out] = Running(stmt, self.types[stmt.args[0]], f"scan{self.fresh()}")
         return folds, scans
 
@@ -245,7 +230,7 @@ class _Writer:
         self.count += 1
         return self.count - 1
 
-    def row_phase(self, n: int, phase: Phase) -> None:
+    def row_phase(self, n: int, phase: ir.Phase) -> None:
         """Over the inner axes, for one point of the parallel ones."""
         folds, scans = self.changed(phase)
         for fold in folds.values():
@@ -263,7 +248,7 @@ class _Writer:
             self.loop(last, step=_PART, name="begin")
         for fold in parts:
             self.line(f"{fold.part} {names[fold.name]} = {fold.start};")
-        sums = any(isinstance(s, Store) and s.mode == "sum" for s in phase.body)
+        sums = any(isinstance(s, ir.Store) and s.mode == "sum" for s in phase.body)
         if not (scans or sums or self.walk.serial):
             clauses = (f" reduction({f.clause(names[f.name])})" for f in folds.values())
             self.pragma("simd" + "".join(clauses))
@@ -281,7 +266,7 @@ class _Writer:
         for out, fold in folds.items():
             self.define(out, fold.result(fold.name))
 
-    def lane_phase(self, n: int, phase: Phase) -> None:
+    def lane_phase(self, n: int, phase: ir.Phase) -> None:
         """Over the inner axes, and at each of their points over a block of the last parallel
         axis."""
         folds, scans = self.changed(phase)
@@ -307,14 +292,14 @@ class _Writer:
         for out, fold in folds.items():
             self.names[out] = f"({fold.result(lanes[fold.name])})"
 
-    def flat(self, axes: tuple[Axis, ...]) -> str:
+    def flat(self, axes: tuple[ir.Axis, ...]) -> str:
         """The number of an inner point."""
         place: sympy.Expr = sympy.S.Zero
         for axis in axes:
             place = place * axis.extent + axis.symbol
         return self.index(sympy.expand(place))
 
-    def place(self, axes: tuple[Axis, ...]) -> str:
+    def place(self, axes: tuple[ir.Axis, ...]) -> str:
         """The number of an inner point, and of the lane, in a row."""
         text = self.flat(axes)
         return f"({text}) * {self.walk.block} + l" if self.walk.lanes else text
@@ -329,7 +314,7 @@ class _Writer:
     def statements(
         self,
         n: int,
-        phase: Phase,
+        phase: ir.Phase,
         folds: dict[str, Fold] | None = None,
         scans: dict[str, Running] | None = None,
         variables: dict[str, str] | None = None,
@@ -341,12 +326,12 @@ class _Writer:
         for stmt in self.needs.again[n]:
             self.statement(stmt)
         for stmt in phase.body:
-            if isinstance(stmt, Reduce):
+            if isinstance(stmt, ir.Reduce):
                 fold = (folds or {})[stmt.outs[0]]
                 target = (variables or {}).get(fold.name, fold.name)
                 self.line(fold.step(target, self.names[stmt.args[0]]))
                 continue
-            if isinstance(stmt, Scan):
+            if isinstance(stmt, ir.Scan):
                 scan = (scans or {})[stmt.out]
                 target = (variables or {}).get(scan.name, scan.name)
                 self.line(scan.step(target, self.names[stmt.args[0]], self.flat(phase.axes)))
@@ -357,38 +342,38 @@ class _Writer:
                 if name in self.needs.rows:
                     self.line(f"{_row(name)}[{self.place(phase.axes)}] = {self.names[name]};")
 
-    def statement(self, stmt: Stmt) -> None:
+    def statement(self, stmt: ir.Stmt) -> None:
         """A statement that is no fold."""
         match stmt:
-            case Const():
+            case ir.Const():
                 self.names[stmt.out] = number(stmt.value, stmt.dtype)
-            case Index():
-                kind = DType.i64 if stmt.expr.is_integer else DType.f64
+            case ir.Index():
+                kind = ir.DType.i64 if stmt.expr.is_integer else ir.DType.f64
                 self.define(stmt.out, cast(f"({self.index(stmt.expr)})", kind, stmt.dtype))
-            case Compute():
+            case ir.Compute():
                 kinds = [self.types[a] for a in stmt.args]
                 made = [self.made[a] for a in stmt.args]
-                numbers = [s.value if isinstance(s, Const) else None for s in made]
+                numbers = [s.value if isinstance(s, ir.Const) else None for s in made]
                 args = [self.names[a] for a in stmt.args]
                 self.define(stmt.out, compute(stmt, args, kinds, numbers))
-            case Indirect():
+            case ir.Indirect():
                 at, extent = self.names[stmt.value], self.index(stmt.extent)
                 s = self.symbols[stmt.symbol]
                 self.line(f"const int64_t {s} = {at} < 0 ? {at} + {extent} : {at};")
                 self.inside[stmt.symbol] = f"in_{s}"
                 self.line(f"const bool in_{s} = {s} >= 0 && {s} < {extent};")
-            case Load():
+            case ir.Load():
                 self.load(stmt)
-            case Store():
+            case ir.Store():
                 self.store(stmt)
 
-    def guard(self, stmt: Load | Store) -> str:
+    def guard(self, stmt: ir.Load | ir.Store) -> str:
         """Where a load or store happens at all."""
         parts = [] if stmt.mask is None else [self.names[stmt.mask]]
         found = sorted(self.inside.keys() & stmt.index.free_symbols, key=str)
         return " && ".join([*parts, *(self.inside[s] for s in found)])
 
-    def load(self, stmt: Load) -> None:
+    def load(self, stmt: ir.Load) -> None:
         """A load: what a guard leaves out is `other`, or NaN (0 of integers) for places outside."""
         at = f"{self.buffers[stmt.buffer]}[{self.index(stmt.index)}]"
         text, guard = loaded(at, stmt.dtype), self.guard(stmt)
@@ -398,7 +383,7 @@ class _Writer:
             text = f"{guard} ? {text} : {other}"
         self.define(stmt.out, text)
 
-    def store(self, stmt: Store) -> None:
+    def store(self, stmt: ir.Store) -> None:
         """A store, which alone changes the element at the time: kernels that combine are serial."""
         at = f"{self.buffers[stmt.buffer]}[{self.index(stmt.index)}]"
         value, dtype = self.names[stmt.value], self.memory[stmt.buffer]
@@ -407,11 +392,11 @@ class _Writer:
         elif stmt.mode == "set":
             text = stored(value, dtype)
         else:
-            kinds = DType.i32 if dtype is DType.bool_ else dtype
+            kinds = ir.DType.i32 if dtype is ir.DType.bool_ else dtype
             old = loaded(at, dtype)
-            both = Compute("", _COMBINES[stmt.mode], ("", ""), kinds)
+            both = ir.Compute("", _COMBINES[stmt.mode], ("", ""), kinds)
             text = stored(compute(both, (f"({old})", value), (kinds, kinds), (None, None)), dtype)
-            if dtype is DType.bool_:
+            if dtype is ir.DType.bool_:
                 text = f"({text}) != 0"
         guard = self.guard(stmt)
         self.line(f"{f'if ({guard}) ' if guard else ''}{at} = {text};")

@@ -7,25 +7,13 @@ import sympy
 from sympy import Expr
 from sympy.core.logic import fuzzy_and, fuzzy_or
 
+from symexpr import structure
 from symexpr.errors import DivisionByZero
-from symexpr.structure import (
-    Integral,
-    cancel_factors,
-    clear_denominators,
-    coefficient,
-    content,
-    exact_quotient,
-    integer_args,
-    integral,
-    scale_down,
-    split_terms,
-    total,
-)
 
 _ZERO, _ONE, _MINUS_ONE = sympy.S.Zero, sympy.S.One, sympy.S.NegativeOne
 
 
-class _Quotient(Integral):
+class _Quotient(structure.Integral):
     """A quotient, rounded to an integer. What is said of both ways of rounding is here."""
 
     nargs = 2
@@ -40,9 +28,9 @@ class _Quotient(Integral):
         if a.is_Integer and b.is_Integer:
             return sympy.Integer(cls._of_literals(int(a), int(b)))
         a0, b0 = a, b
-        if not (integral(a) and integral(b)):
-            a, b = clear_denominators(a, b)
-        a, b = integer_args(cls.__name__, a, b)
+        if not (structure.integral(a) and structure.integral(b)):
+            a, b = structure.clear_denominators(a, b)
+        a, b = structure.integer_args(cls.__name__, a, b)
         if (a, b) != (a0, b0):
             return cls(a, b)
         if a is _ZERO or b is _ONE:
@@ -51,15 +39,15 @@ class _Quotient(Integral):
             return cls(-a, -b)
         if b.is_Integer and cls is CeilDiv:
             return FloorDiv(a + (b - 1), b)
-        q, r = split_terms(a, b)
+        q, r = structure.split_terms(a, b)
         if q is not _ZERO:
-            return total([*sympy.Add.make_args(q), cls(r, b)])
-        g = gcd(content(a), content(b))
+            return structure.total([*sympy.Add.make_args(q), cls(r, b)])
+        g = gcd(structure.content(a), structure.content(b))
         if g > 1:
-            return cls(scale_down(a, g), scale_down(b, g))
+            return cls(structure.scale_down(a, g), structure.scale_down(b, g))
         if a.func is cls and b.is_Integer:
             return cls(a.args[0], a.args[1] * b)
-        cancelled = cancel_factors(a, b)
+        cancelled = structure.cancel_factors(a, b)
         return None if cancelled is None else cls(*cancelled)
 
 
@@ -105,7 +93,7 @@ class CeilDiv(_Quotient):
         return fuzzy_and([a.is_positive, b.is_positive]) or None
 
 
-class _Remainder(Integral):
+class _Remainder(structure.Integral):
     """What has the sign of its last argument."""
 
     def _eval_is_nonnegative(self) -> bool | None:
@@ -124,7 +112,7 @@ class Mod(_Remainder):
     def eval(cls, a: Expr, b: Expr) -> Expr | None:
         _check_divisor(cls, a, b)
         a0, b0 = a, b
-        a, b = integer_args("Mod", a, b)
+        a, b = structure.integer_args("Mod", a, b)
         if a.is_Integer and b.is_Integer:
             return sympy.Integer(int(a) % int(b))
         if a is _ZERO or b is _ONE or b is _MINUS_ONE:
@@ -134,24 +122,24 @@ class Mod(_Remainder):
         if b.is_Integer:
             r = sympy.Add(*(_reduce_coefficient(t, int(b)) for t in sympy.Add.make_args(a)))
         else:
-            r = split_terms(a, b)[1]
+            r = structure.split_terms(a, b)[1]
         if r != a:
             return cls(r, b)
-        g = gcd(content(a), content(b))
+        g = gcd(structure.content(a), structure.content(b))
         if g > 1:
-            return g * cls(scale_down(a, g), scale_down(b, g))
+            return g * cls(structure.scale_down(a, g), structure.scale_down(b, g))
         if a.func is FloorDiv:
             return ModularIndexing(a.args[0], a.args[1], b)
-        if a.func is cls and exact_quotient(a.args[1], b) is not None:
+        if a.func is cls and structure.exact_quotient(a.args[1], b) is not None:
             return cls(a.args[0], b)
-        if a.func is cls and exact_quotient(b, a.args[1]) is not None and b.is_Integer:
+        if a.func is cls and structure.exact_quotient(b, a.args[1]) is not None and b.is_Integer:
             return a  # both positive literals, the inner one smaller
         return cls(a, b) if (a, b) != (a0, b0) else None
 
 
 def _reduce_coefficient(term: Expr, modulus: int) -> Expr:
     """`5*x -> x` modulo 4; towards zero, so that signs stay."""
-    c, rest = coefficient(term)
+    c, rest = structure.coefficient(term)
     small = int(math.copysign(abs(c) % modulus, c)) if abs(c) < 2**50 else c % modulus
     return term if small == c else small * rest
 
@@ -165,7 +153,7 @@ class ModularIndexing(_Remainder):
     def eval(cls, x: Expr, divisor: Expr, modulus: Expr) -> Expr | None:
         _check_divisor(cls, x, modulus)
         x0, d0, m0 = x, divisor, modulus
-        (modulus,) = integer_args("ModularIndexing", modulus)
+        (modulus,) = structure.integer_args("ModularIndexing", modulus)
         q = FloorDiv(x, divisor)
         if q.func is not FloorDiv:
             return Mod(q, modulus)

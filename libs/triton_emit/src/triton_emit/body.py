@@ -5,20 +5,7 @@ from collections.abc import Sequence
 
 import sympy
 
-from loop_ir import (
-    ATOMICS,
-    Compute,
-    Const,
-    DType,
-    Index,
-    Indirect,
-    Kernel,
-    Load,
-    Reduce,
-    Scan,
-    Stmt,
-    Store,
-)
+import loop_ir as ir
 from loop_ir.ir import operands, ranges_of, results, statements
 from symexpr import bounds, symbol, to_triton
 from triton_emit.errors import UnsupportedDType
@@ -38,13 +25,13 @@ class Params:
 
     prefix = ""
 
-    def __init__(self, kernel: Kernel) -> None:
-        loaded = {s.buffer for s in statements(kernel) if isinstance(s, Load)}
-        stores = [s for s in statements(kernel) if isinstance(s, Store)]
+    def __init__(self, kernel: ir.Kernel) -> None:
+        loaded = {s.buffer for s in statements(kernel) if isinstance(s, ir.Load)}
+        stores = [s for s in statements(kernel) if isinstance(s, ir.Store)]
         stored = {s.buffer for s in stores}
-        added = {s.buffer for s in stores if s.mode in ATOMICS}
+        added = {s.buffer for s in stores if s.mode in ir.ATOMICS}
         self.buffers: dict[str, str] = {}
-        self.dtypes: dict[str, DType] = {}
+        self.dtypes: dict[str, ir.DType] = {}
         self.mutated: dict[str, bool] = {}
         self.sizes: dict[sympy.Expr, sympy.Symbol] = {}
         counts: Counter[str] = Counter()
@@ -93,13 +80,13 @@ class Writer:
     `tiles` maps a tile dimension ("x", "r0") to its Tile; `mask_of` gives the name and definition
     of its bounds mask, or is empty where it is proven to hold."""
 
-    def __init__(self, kernel: Kernel, bits: int) -> None:
+    def __init__(self, kernel: ir.Kernel, bits: int) -> None:
         self.kernel = kernel
         self.bits = bits
         self.fits = 64  # bits of which it is known that no expression needs more
         self.params = Params(kernel)
         inner = any(p.axes for p in kernel.phases)
-        quotients = sum(isinstance(s, Compute) and s.op == "div" for s in statements(kernel))
+        quotients = sum(isinstance(s, ir.Compute) and s.op == "div" for s in statements(kernel))
         self.ops = ScalarOps(
             kernel.name, frozenset("ox" if inner else "y"), quotients > (0 if inner else 1)
         )
@@ -240,12 +227,12 @@ class Writer:
         return Value(name, ATOM, value.dtype, value.axes, None, value.narrow, value.normal)
 
     def run(
-        self, body: Sequence[Stmt], tile_axes: frozenset[str], escaping: frozenset[str]
+        self, body: Sequence[ir.Stmt], tile_axes: frozenset[str], escaping: frozenset[str]
     ) -> None:
         """Writes statements. `escaping`: names that are used in other scopes."""
         used = [operands(stmt) for stmt in body]
         count: Counter[str] = Counter(u for names in used for u in names)
-        readers: dict[str, list[Stmt]] = {}
+        readers: dict[str, list[ir.Stmt]] = {}
         for stmt, names in zip(body, used, strict=True):
             for u in names:
                 readers.setdefault(u, []).append(stmt)
@@ -253,41 +240,41 @@ class Writer:
             if all(d in self.env for d in results(stmt)) and results(stmt):
                 continue
             alone = not escaping.intersection(results(stmt))
-            if isinstance(stmt, Load):
+            if isinstance(stmt, ir.Load):
                 self.load(stmt, readers.get(stmt.out, []), alone)
-            elif isinstance(stmt, Const):
+            elif isinstance(stmt, ir.Const):
                 self.env[stmt.out] = literal(stmt.value, stmt.dtype)
-            elif isinstance(stmt, Index):
+            elif isinstance(stmt, ir.Index):
                 self._index_value(stmt)
-            elif isinstance(stmt, Compute):
+            elif isinstance(stmt, ir.Compute):
                 args = [self.env[a] for a in stmt.args]
                 value = self.ops.compute(stmt, args)
                 self._keep(stmt, value, alone and count[stmt.out] == 1)
-            elif isinstance(stmt, Indirect):
+            elif isinstance(stmt, ir.Indirect):
                 self._indirect(stmt)
-            elif isinstance(stmt, Store):
+            elif isinstance(stmt, ir.Store):
                 self._store(stmt, tile_axes)
-            elif isinstance(stmt, Scan):
+            elif isinstance(stmt, ir.Scan):
                 self.scan(stmt, body)
             else:
                 self.reduce(stmt)
 
-    def reduce(self, stmt: Reduce) -> None:
+    def reduce(self, stmt: ir.Reduce) -> None:
         """Writes a reduction over the inner axes."""
         raise TypeError(f"{stmt.op} stands in a phase without inner axes")
 
-    def scan(self, stmt: Scan, body: Sequence[Stmt]) -> None:
+    def scan(self, stmt: ir.Scan, body: Sequence[ir.Stmt]) -> None:
         """Writes a scan; `body`: the statements that it is one of."""
         raise TypeError(f"a scan of {stmt.op} stands in a phase without inner axes")
 
-    def _keep(self, stmt: Compute, value: Value, once: bool) -> None:
+    def _keep(self, stmt: ir.Compute, value: Value, once: bool) -> None:
         short = len(value.text) <= INLINE_LIMIT
         if value.literal is not None or value.text.isidentifier() or (once and short):
             self.env[stmt.out] = value
             return
         self.env[stmt.out] = self.assign(self.namer.base_of(stmt.op), value)
 
-    def load(self, stmt: Load, readers: Sequence[Stmt], alone: bool) -> None:
+    def load(self, stmt: ir.Load, readers: Sequence[ir.Stmt], alone: bool) -> None:
         """Writes a load, with the cast that alone reads it."""
         index, axes = self.index(stmt.index)
         mask_value = self.mask_value(stmt)
@@ -304,7 +291,11 @@ class Writer:
         base = self.base_of(stmt.buffer)
         if alone and len(readers) == 1:
             cast = readers[0]
-            if isinstance(cast, Compute) and cast.op == "cast" and cast.dtype is not DType.bool_:
+            if (
+                isinstance(cast, ir.Compute)
+                and cast.op == "cast"
+                and cast.dtype is not ir.DType.bool_
+            ):
                 self.env[cast.out] = self.assign(base, self.ops.cast(value, cast.dtype))
                 self.env[stmt.out] = value
                 return
@@ -315,7 +306,7 @@ class Writer:
         param = self.params.buffers[buffer]
         return param.replace("inout", "old").replace("in", "x").replace("out", "y")
 
-    def mask_value(self, stmt: Load | Store) -> Value | None:
+    def mask_value(self, stmt: ir.Load | ir.Store) -> Value | None:
         """Where a load or store happens at all, by its own mask and because its places that are
         data lie inside of their tensor."""
         parts = [] if stmt.mask is None else [typed(self.env[stmt.mask])]
@@ -324,9 +315,9 @@ class Writer:
         if len(parts) < 2:
             return parts[0] if parts else None
         axes = frozenset[str]().union(*(p.axes for p in parts))
-        return Value(" & ".join(p.at(5) for p in parts), BIT_AND, DType.bool_, axes)
+        return Value(" & ".join(p.at(5) for p in parts), BIT_AND, ir.DType.bool_, axes)
 
-    def load_text(self, stmt: Load, index: str, mask: str) -> str:
+    def load_text(self, stmt: ir.Load, index: str, mask: str) -> str:
         """The call that loads `stmt`."""
         block, subscript = self.line
         turned = "tl.trans({})".format if self.turns(stmt) else str
@@ -342,20 +333,20 @@ class Writer:
         text += self.eviction(stmt) + ")"
         return text + subscript if block else turned(text)
 
-    def line_of(self, stmt: Load, axes: frozenset[str]) -> tuple[str, str]:
+    def line_of(self, stmt: ir.Load, axes: frozenset[str]) -> tuple[str, str]:
         """The block of the one dimension of a tile that is loaded as a line, and the subscript that
         makes it one of the tile again; empty where it is loaded as it is."""
         return "", ""
 
-    def turns(self, stmt: Load | Store) -> bool:
+    def turns(self, stmt: ir.Load | ir.Store) -> bool:
         """Whether an access is of the tile with its dimensions exchanged."""
         return False
 
-    def eviction(self, stmt: Load) -> str:
+    def eviction(self, stmt: ir.Load) -> str:
         """A cache hint, as a further argument of the load."""
         return ""
 
-    def _index_value(self, stmt: Index) -> None:
+    def _index_value(self, stmt: ir.Index) -> None:
         text, axes = self.index(stmt.expr)
         if not stmt.expr.is_integer:
             self.env[stmt.out] = Value(text, ATOM, stmt.dtype, axes)
@@ -368,18 +359,18 @@ class Writer:
             narrow = self.assign("position", narrow)
         else:
             narrow = Value(text, ATOM, stmt.dtype, axes, narrow=True)
-        if stmt.dtype.is_float or stmt.dtype is DType.bool_:
-            place = Value(narrow.text, ATOM, DType.i64, axes, narrow=True)
+        if stmt.dtype.is_float or stmt.dtype is ir.DType.bool_:
+            place = Value(narrow.text, ATOM, ir.DType.i64, axes, narrow=True)
             narrow = self.ops.cast(place, stmt.dtype)
-        elif stmt.dtype is DType.i32 and axes and self.bits == 32:
+        elif stmt.dtype is ir.DType.i32 and axes and self.bits == 32:
             narrow = Value(narrow.text, ATOM, stmt.dtype, axes)
         self.env[stmt.out] = narrow
 
-    def _indirect(self, stmt: Indirect) -> None:
+    def _indirect(self, stmt: ir.Indirect) -> None:
         value = self.ops.held(self.env[stmt.value])
         extent = self.write_sizes(stmt.extent)
         if value.dtype.itemsize * 8 < self.bits or value.dtype.itemsize < 4:
-            wide = DType.i64 if self.bits == 64 else DType.i32
+            wide = ir.DType.i64 if self.bits == 64 else ir.DType.i32
             value = self.ops.cast(value, wide)
         if value.literal is not None:
             value = typed(value)
@@ -396,16 +387,16 @@ class Writer:
     def _inside(self, at: Value, extent: str) -> Value:
         """Whether a place that is data is one of the first `extent`."""
         text = f"({at.text} >= 0) & ({at.text} < {extent})"
-        return self.assign("inside", Value(text, BIT_AND, DType.bool_, at.axes))
+        return self.assign("inside", Value(text, BIT_AND, ir.DType.bool_, at.axes))
 
-    def _store(self, stmt: Store, tile_axes: frozenset[str]) -> None:
+    def _store(self, stmt: ir.Store, tile_axes: frozenset[str]) -> None:
         index, axes = self.index(stmt.index)
         value = self.ops.held(self.env[stmt.value])
         dtype = self.params.dtypes[stmt.buffer]
         if value.dtype is not dtype or value.literal is not None:
             value = self.ops.cast(value, dtype)
         mask_value = self.mask_value(stmt)
-        atomic = stmt.mode in ATOMICS
+        atomic = stmt.mode in ir.ATOMICS
         if not atomic and mask_value is None and self.takes(stmt, value):
             return
         over = axes | value.axes | (mask_value.axes if mask_value else frozenset())
@@ -426,7 +417,7 @@ class Writer:
             self.lines.body.append(f"tl.store({pointer}, {turned(in_memory(value))}{tail})")
         self.stored.add(stmt.buffer)
 
-    def _combine(self, stmt: Store, index: str, value: Value, mask: str) -> None:
+    def _combine(self, stmt: ir.Store, index: str, value: Value, mask: str) -> None:
         """Writes an atomic store of one tile."""
         param = self.params.buffers[stmt.buffer]
         pointer = _at(param, index)
@@ -439,14 +430,14 @@ class Writer:
             text = f"{helper}({place}, {value.text}, {mask or True})"
         self.lines.body.append(text)
 
-    def store(self, stmt: Store, index: str, value: str, axes: frozenset[str]) -> None:
+    def store(self, stmt: ir.Store, index: str, value: str, axes: frozenset[str]) -> None:
         """Writes the line that stores a value at an index over these tile dimensions."""
         mask = self.mask(axes)
         tail = f", {mask}" if mask else ""
         param = self.params.buffers[stmt.buffer]
         self.lines.body.append(f"tl.store({param} + {index}, {value}{tail})")
 
-    def takes(self, stmt: Store, value: Value) -> bool:
+    def takes(self, stmt: ir.Store, value: Value) -> bool:
         """Handles a store in another way than `tl.store`; True if it did."""
         return False
 

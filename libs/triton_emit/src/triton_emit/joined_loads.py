@@ -7,17 +7,7 @@ from typing import TypeGuard
 
 import sympy
 
-from loop_ir import Compute, Kernel, Load, Stmt
-from loop_ir.ir import (
-    Name,
-    definitions,
-    map_statements,
-    mask_tests,
-    operands,
-    ranges_of,
-    results,
-    statements,
-)
+from loop_ir import Compute, Kernel, Load, Stmt, ir
 from loop_ir.passes import eliminate, fold
 from symexpr import Where, bounds
 from triton_emit.ssa import clean
@@ -36,11 +26,11 @@ def join_loads(kernel: Kernel) -> Kernel:
     A lane reads once then, without masks (rotary embeddings of sections: 27 loads of 16 bytes in
     SASS, 6 so). All points take one of the loads."""
     joining = _Joining(kernel)
-    for stmt in statements(kernel):
+    for stmt in ir.statements(kernel):
         joining.choice(stmt)
     if not joining.joined:
         return kernel
-    changed = map_statements(kernel, lambda s: joining.joined.get((*results(s), "")[0], s))
+    changed = ir.map_statements(kernel, lambda s: joining.joined.get((*ir.results(s), "")[0], s))
     return clean(fold(eliminate(changed, in_order=True)))
 
 
@@ -48,14 +38,14 @@ class _Joining:
     """joined: by result, what a load or choice comes to."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self.made = definitions(kernel)
-        self.ranges = dict(ranges_of(kernel))
+        self.made = ir.definitions(kernel)
+        self.ranges = dict(ir.ranges_of(kernel))
         self.phase = {id(s): n for n, p in enumerate(kernel.phases) for s in p.body}
-        self.readers: dict[Name, list[Stmt]] = {}
-        for stmt in statements(kernel):
-            for name in operands(stmt):
+        self.readers: dict[ir.Name, list[Stmt]] = {}
+        for stmt in ir.statements(kernel):
+            for name in ir.operands(stmt):
                 self.readers.setdefault(name, []).append(stmt)
-        self.joined: dict[Name, Stmt] = {}
+        self.joined: dict[ir.Name, Stmt] = {}
 
     def choice(self, stmt: Stmt) -> None:
         """Joins the loads among which a tower of `where`s chooses, if it is one and ends here."""
@@ -92,7 +82,7 @@ class _Joining:
         spans: list[_Span] = []
         for mask in masks:
             low, high = 0, 0
-            tests = list(mask_tests(self.made, mask))
+            tests = list(ir.mask_tests(self.made, mask))
             for n, test in enumerate(tests):
                 if test is None:
                     return None, []
@@ -135,9 +125,9 @@ class _Joining:
     def _loads(self, value: str, where: Compute, span: _Span, place: sympy.Expr) -> list[Load]:
         """The masked loads that a value is made of, which nothing but that choice needs, and which
         are made wherever it takes the value. A name is asked again after each of its readers."""
-        todo: list[Name] = [value]
+        todo: list[ir.Name] = [value]
         found: list[Load] = []
-        seen: set[Name] = set()
+        seen: set[ir.Name] = set()
         while todo:
             name = todo.pop()
             stmt, readers = self.made.get(str(name)), self.readers.get(name, [])

@@ -16,19 +16,7 @@ from dataclasses import replace
 
 import sympy
 
-from loop_ir import Axis, Indirect, Kernel, Load, Phase, Stmt, Store
-from loop_ir.ir import (
-    defined_values,
-    fresh_values,
-    linear,
-    map_expressions,
-    ranges_of,
-    renamed,
-    renumber,
-    simplify_with,
-    statements,
-    substitute,
-)
+from loop_ir import Axis, Indirect, Kernel, Load, Phase, Stmt, Store, ir
 from loop_ir.passes import eliminate, fold
 from symexpr import FloorDiv, symbol
 from triton_emit.errors import BadSchedule
@@ -39,7 +27,7 @@ def paired(kernel: Kernel) -> Kernel | None:
     the last axis picks elements by half its place or is two parts in turns, and stores lie side by
     side along it. Where windows overlap along other axes, two rows of these are done at once, too.
     Each buffer has a store of the first point of each row, and one of the second behind it."""
-    body = list(statements(kernel))
+    body = list(ir.statements(kernel))
     if len(kernel.phases) != 1 or kernel.phases[0].axes or not kernel.axes:
         return None
     if any(isinstance(s, Indirect) for s in body) or not _even(kernel.axes[-1]):
@@ -50,7 +38,7 @@ def paired(kernel: Kernel) -> Kernel | None:
     axes = tuple(a.symbol for a in kernel.axes)
     turns = last.extent == 2 and len(axes) > 1
     for store in stores:
-        form = linear(store.index, axes)
+        form = ir.linear(store.index, axes)
         if form is None or form.coefficient(last.symbol) != 1:
             return None
         if turns and form.coefficient(axes[-2]) != 2:
@@ -76,21 +64,23 @@ def paired(kernel: Kernel) -> Kernel | None:
 
 def _doubled(kernel: Kernel, axis: Axis) -> Kernel:
     """The kernel that does two neighbours along an axis at each point."""
-    body = list(statements(kernel))
-    fresh = fresh_values(kernel)
-    names = {name: next(fresh) for s in body for name in defined_values(s)}
-    second = [renamed(s, names) for s in body]
+    body = list(ir.statements(kernel))
+    fresh = ir.fresh_values(kernel)
+    names = {name: next(fresh) for s in body for name in ir.defined_values(s)}
+    second = [ir.renamed(s, names) for s in body]
     axes = tuple(replace(a, extent=a.extent / 2) if a == axis else a for a in kernel.axes)
     whole = replace(kernel, axes=axes)
-    ranges = ranges_of(whole)
+    ranges = ir.ranges_of(whole)
 
     def place(stmt: Stmt, which: int) -> Stmt:
         to = which if axis.extent == 2 else 2 * axis.symbol + which
         mapping = ((axis.symbol, sympy.sympify(to)),)
-        return map_expressions(stmt, lambda e: simplify_with(substitute(e, mapping), ranges))
+        return ir.map_expressions(
+            stmt, lambda e: ir.simplify_with(ir.substitute(e, mapping), ranges)
+        )
 
     both = (*(place(s, 0) for s in body), *(place(s, 1) for s in second))
-    return renumber(eliminate(fold(replace(whole, phases=(Phase((), both),)))))
+    return ir.renumber(eliminate(fold(replace(whole, phases=(Phase((), both),)))))
 
 
 def in_pairs(kernel: Kernel) -> Kernel:
@@ -114,7 +104,7 @@ def _cheaper(both: Kernel, one: Kernel) -> bool:
     """Whether two points at once read at most three quarters of what they did one by one."""
 
     def loads(kernel: Kernel) -> int:
-        return sum(isinstance(s, Load) for s in statements(kernel))
+        return sum(isinstance(s, Load) for s in ir.statements(kernel))
 
     return 2 * loads(both) <= 3 * loads(one)
 
@@ -128,7 +118,7 @@ def _overlap(loads: list[Load], axis: sympy.Symbol) -> bool:
 def _halves(index: sympy.Expr, axis: sympy.Symbol) -> bool:
     """Whether an index steps once for two neighbours along an axis."""
     for part in index.atoms(FloorDiv):
-        form = linear(part.args[0], (axis,))
+        form = ir.linear(part.args[0], (axis,))
         if part.args[1] == 2 and form is not None and abs(form.coefficient(axis)) == 1:
             return True
     return False

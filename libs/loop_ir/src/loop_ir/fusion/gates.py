@@ -14,23 +14,11 @@ from dataclasses import dataclass, replace
 import sympy
 
 from loop_ir.fusion.whole_epilogue import is_plain
+from loop_ir.ir import nodes as ir
 from loop_ir.ir.affine import same
 from loop_ir.ir.analysis import is_pointwise, output_buffers, reads, writes
 from loop_ir.ir.in_place import is_in_place
 from loop_ir.ir.names import Name, operands, results, statements
-from loop_ir.ir.nodes import (
-    Buffer,
-    Compute,
-    Const,
-    Graph,
-    Kernel,
-    Load,
-    Matmul,
-    Phase,
-    Stmt,
-    Store,
-    TensorRef,
-)
 from loop_ir.ir.points import at_strides
 from loop_ir.ir.renaming import used_buffers
 from loop_ir.passes.merge_axes import merge
@@ -48,27 +36,27 @@ class GatedPair:
     the name of the other matmul's result, and stores f32. left: what the epilogue does to the
     product of gate and factor, which it reads under that name, too."""
 
-    first: Matmul
-    gate: Kernel
-    b: TensorRef
-    b2: TensorRef
-    left: Kernel
+    first: ir.Matmul
+    gate: ir.Kernel
+    b: ir.TensorRef
+    b2: ir.TensorRef
+    left: ir.Kernel
 
 
-def gated_pairs(graph: Graph) -> dict[str, GatedPair]:
+def gated_pairs(graph: ir.Graph) -> dict[str, GatedPair]:
     """The gated pairs of a graph, by the name of the result of the matmul with the epilogue."""
     return {node.out: pair for node, pair in _pairs(graph)}
 
 
-def gated_halves(graph: Graph) -> dict[str, tuple[Matmul, GatedPair]]:
+def gated_halves(graph: ir.Graph) -> dict[str, tuple[ir.Matmul, GatedPair]]:
     """Pairs whose products are the halves of one matmul's columns, by the name of the kernel that
     alone reads these: `first` is that matmul, and the other one stands for its right half, with the
     kernel as its epilogue."""
-    found: dict[str, tuple[Matmul, GatedPair]] = {}
+    found: dict[str, tuple[ir.Matmul, GatedPair]] = {}
     kept = output_buffers(graph)
-    makers = {n.out: n for n in graph.nodes if isinstance(n, Matmul)}
+    makers = {n.out: n for n in graph.nodes if isinstance(n, ir.Matmul)}
     for at, kernel in enumerate(graph.nodes):
-        if not isinstance(kernel, Kernel):
+        if not isinstance(kernel, ir.Kernel):
             continue
         for name in set(reads(kernel)) & makers.keys() - kept:
             whole = makers[name]
@@ -80,7 +68,7 @@ def gated_halves(graph: Graph) -> dict[str, tuple[Matmul, GatedPair]]:
     return found
 
 
-def halves_of(whole: Matmul, kernel: Kernel) -> tuple[Matmul, GatedPair] | None:
+def halves_of(whole: ir.Matmul, kernel: ir.Kernel) -> tuple[ir.Matmul, GatedPair] | None:
     """The halves of a product as a pair, where a kernel multiplies them so."""
     plain = _is_product(whole) and whole.epilogue is None
     if not plain or not is_pointwise(kernel) or is_in_place(kernel):
@@ -90,7 +78,7 @@ def halves_of(whole: Matmul, kernel: Kernel) -> tuple[Matmul, GatedPair] | None:
         return None
     (rows, columns), type = whole.type.size, whole.type
     half = kernel.axes[1].extent
-    stores = [s for s in statements(kernel) if isinstance(s, Store)]
+    stores = [s for s in statements(kernel) if isinstance(s, ir.Store)]
     if not (
         len(stores) == 1
         and stores[0].mode == "set"
@@ -102,9 +90,9 @@ def halves_of(whole: Matmul, kernel: Kernel) -> tuple[Matmul, GatedPair] | None:
     at = at_strides(kernel.axes, type.stride)
     outs = (f"{whole.out}_left", f"{whole.out}_right")
     places = (at, at + half * type.stride[1])
-    body: list[Stmt] = []
+    body: list[ir.Stmt] = []
     for s in statements(kernel):
-        if isinstance(s, Load) and s.buffer == whole.out:
+        if isinstance(s, ir.Load) and s.buffer == whole.out:
             side = next((i for i in (0, 1) if same(s.index, places[i])), None)
             if side is None or s.mask is not None:
                 return None
@@ -112,8 +100,8 @@ def halves_of(whole: Matmul, kernel: Kernel) -> tuple[Matmul, GatedPair] | None:
         body.append(s)
     part = replace(type, size=(rows, half))
     buffers = [b for b in kernel.buffers if b.name != whole.out]
-    buffers += [Buffer(name, part) for name in outs]
-    epilogue = replace(kernel, buffers=tuple(buffers), phases=(Phase((), tuple(body)),))
+    buffers += [ir.Buffer(name, part) for name in outs]
+    epilogue = replace(kernel, buffers=tuple(buffers), phases=(ir.Phase((), tuple(body)),))
     a, b = whole.operands
     inner = whole.b.type
     matmuls = []
@@ -126,9 +114,9 @@ def halves_of(whole: Matmul, kernel: Kernel) -> tuple[Matmul, GatedPair] | None:
     return None if pair is None else (right, replace(pair, first=whole))
 
 
-def _pairs(graph: Graph) -> Iterator[tuple[Matmul, GatedPair]]:
+def _pairs(graph: ir.Graph) -> Iterator[tuple[ir.Matmul, GatedPair]]:
     kept = output_buffers(graph)
-    matmuls = {n.out: (at, n) for at, n in enumerate(graph.nodes) if isinstance(n, Matmul)}
+    matmuls = {n.out: (at, n) for at, n in enumerate(graph.nodes) if isinstance(n, ir.Matmul)}
     readers: dict[str, int] = {}
     for node in graph.nodes:
         for name in reads(node):
@@ -145,7 +133,7 @@ def _pairs(graph: Graph) -> Iterator[tuple[Matmul, GatedPair]]:
                 yield node, found
 
 
-def _alike(one: Matmul, two: Matmul) -> bool:
+def _alike(one: ir.Matmul, two: ir.Matmul) -> bool:
     """Whether both are plain products of one matrix and of two that lie alike."""
     return (
         _is_product(one)
@@ -159,7 +147,7 @@ def _alike(one: Matmul, two: Matmul) -> bool:
     )
 
 
-def _is_product(matmul: Matmul) -> bool:
+def _is_product(matmul: ir.Matmul) -> bool:
     return (
         is_plain(matmul)
         and matmul.bias is None
@@ -169,39 +157,39 @@ def _is_product(matmul: Matmul) -> bool:
     )
 
 
-def _split(node: Matmul, first: Matmul) -> GatedPair | None:
+def _split(node: ir.Matmul, first: ir.Matmul) -> GatedPair | None:
     """The epilogue in two, if it multiplies one result by a function of the other alone."""
     epilogue = node.epilogue
     assert epilogue is not None
     body = tuple(statements(epilogue))
     here = at_strides(epilogue.axes, node.type.stride)
     outs = (node.out, first.out)
-    loads = {s.out: s for s in body if isinstance(s, Load) and s.buffer in outs}
+    loads = {s.out: s for s in body if isinstance(s, ir.Load) and s.buffer in outs}
     if len(loads) != 2 or not all(same(s.index, here) for s in loads.values()):
         return None
     made = {name: s for s in body for name in results(s)}
     for product in body:
-        if not (isinstance(product, Compute) and product.op == "mul"):
+        if not (isinstance(product, ir.Compute) and product.op == "mul"):
             continue
         for gated, factor in (product.args, product.args[::-1]):
             wide, inside = made[factor], _behind(gated, made)
-            if not (isinstance(wide, Compute) and wide.op == "cast" and wide.args[0] in loads):
+            if not (isinstance(wide, ir.Compute) and wide.op == "cast" and wide.args[0] in loads):
                 continue
             other = loads[wide.args[0]]
-            own = [s for s in inside if not isinstance(s, Compute | Const)]
+            own = [s for s in inside if not isinstance(s, ir.Compute | ir.Const)]
             parts = {*inside, wide, other}
             alone = len(own) == 1 and own[0] in loads.values() and own[0] != other
             if alone and product.dtype is DType.f32 and _only_in(product, parts, body):
                 gate = [s for s in body if s in inside]
-                left = [s for s in body if s not in parts or isinstance(s, Const)]
+                left = [s for s in body if s not in parts or isinstance(s, ir.Const)]
                 of_node = other.buffer == first.out
                 return _pair(node, first, of_node, product, gated, gate, left)
     return None
 
 
-def _behind(name: str, made: dict[Name, Stmt]) -> set[Stmt]:
+def _behind(name: str, made: dict[Name, ir.Stmt]) -> set[ir.Stmt]:
     """The statements that a value is computed by."""
-    found: set[Stmt] = set()
+    found: set[ir.Stmt] = set()
     waiting: list[Name] = [name]
     while waiting:
         stmt = made[waiting.pop()]
@@ -211,21 +199,21 @@ def _behind(name: str, made: dict[Name, Stmt]) -> set[Stmt]:
     return found
 
 
-def _only_in(product: Compute, parts: set[Stmt], body: tuple[Stmt, ...]) -> bool:
+def _only_in(product: ir.Compute, parts: set[ir.Stmt], body: tuple[ir.Stmt, ...]) -> bool:
     """Whether the product alone uses what its parts make, but for numbers."""
-    values = {n for s in parts if not isinstance(s, Const) for n in results(s)}
+    values = {n for s in parts if not isinstance(s, ir.Const) for n in results(s)}
     others = (s for s in body if s not in parts and s != product)
     return all(values.isdisjoint(operands(s)) for s in others)
 
 
 def _pair(
-    node: Matmul,
-    first: Matmul,
+    node: ir.Matmul,
+    first: ir.Matmul,
     of_node: bool,
-    product: Compute,
+    product: ir.Compute,
     gated: str,
-    gate: list[Stmt],
-    left: list[Stmt],
+    gate: list[ir.Stmt],
+    left: list[ir.Stmt],
 ) -> GatedPair:
     """of_node: the gate is of the node's own product, else of the first's."""
     epilogue = node.epilogue
@@ -233,18 +221,20 @@ def _pair(
     here = at_strides(epilogue.axes, node.type.stride)
     wide = replace(node.type, dtype=DType.f32)
     made = f"{node.out}_gate"
-    inside = [replace(s, buffer=node.out) if isinstance(s, Load) else s for s in gate]
+    inside = [replace(s, buffer=node.out) if isinstance(s, ir.Load) else s for s in gate]
     function = replace(
         epilogue,
         name=made,
-        buffers=(Buffer(node.out, node.type), Buffer(made, wide, True)),
-        phases=(Phase((), (*inside, Store(made, here, gated))),),
+        buffers=(ir.Buffer(node.out, node.type), ir.Buffer(made, wide, True)),
+        phases=(ir.Phase((), (*inside, ir.Store(made, here, gated))),),
     )
-    total = Load(product.out, node.out, here, DType.f32)
+    total = ir.Load(product.out, node.out, here, DType.f32)
     rest = replace(
         epilogue,
-        buffers=tuple(Buffer(b.name, wide) if b.name == node.out else b for b in epilogue.buffers),
-        phases=(Phase((), tuple(total if s == product else s for s in left)),),
+        buffers=tuple(
+            ir.Buffer(b.name, wide) if b.name == node.out else b for b in epilogue.buffers
+        ),
+        phases=(ir.Phase((), tuple(total if s == product else s for s in left)),),
     )
     b, b2 = (node.b, first.b) if of_node else (first.b, node.b)
     return GatedPair(first, function, b, b2, used_buffers(rest))

@@ -13,24 +13,10 @@ import sympy
 
 from loop_ir.fusion.common_domain import Mismatch
 from loop_ir.fusion.inline import inline
+from loop_ir.ir import nodes as ir
 from loop_ir.ir.affine import linear, span
 from loop_ir.ir.analysis import is_pointwise, iterates, reads, writes
 from loop_ir.ir.names import defined_values, statements
-from loop_ir.ir.nodes import (
-    Axis,
-    Buffer,
-    Compute,
-    Const,
-    Indirect,
-    Kernel,
-    Load,
-    Matmul,
-    Operand,
-    Phase,
-    Stmt,
-    Store,
-    TensorRef,
-)
 from loop_ir.ir.points import at_strides
 from loop_ir.ir.renaming import fresh_name, fresh_symbols, union_origins
 from loop_ir.ir.rewrite import ranges_of
@@ -48,11 +34,11 @@ class Prologue:
     source: what a template loads in its place, at every point: a tensor of the operand's sizes; one
     with a stride of 0 is not looked at, for the kernel reads what is packed there by itself."""
 
-    kernel: Kernel
-    source: TensorRef
+    kernel: ir.Kernel
+    source: ir.TensorRef
 
 
-def attach_prologue(matmul: Matmul, kernel: Kernel, operand: str) -> Matmul | Mismatch:
+def attach_prologue(matmul: ir.Matmul, kernel: ir.Kernel, operand: str) -> ir.Matmul | Mismatch:
     """The matmul with `kernel` as the prologue of its operand "a" or "b", or why that cannot be."""
     ref = matmul.a if operand == "a" else matmul.b
     if matmul.groups is not None:
@@ -70,11 +56,11 @@ def attach_prologue(matmul: Matmul, kernel: Kernel, operand: str) -> Matmul | Mi
         return found
     origins = union_origins(kernel.origins, matmul.origins)
     a, b = matmul.operands
-    operands = (Operand(ref, kernel), b) if operand == "a" else (a, Operand(ref, kernel))
+    operands = (ir.Operand(ref, kernel), b) if operand == "a" else (a, ir.Operand(ref, kernel))
     return replace(matmul, operands=operands, origins=origins)
 
 
-def over_operand(kernel: Kernel, ref: TensorRef) -> Prologue | Mismatch:
+def over_operand(kernel: ir.Kernel, ref: ir.TensorRef) -> Prologue | Mismatch:
     """What `kernel` makes, element by element of the matrix `ref` or a batch of them: pointwise,
     without gathers, and of at least one tensor that it reads at a place of its own for each element
     of a matrix, or for a few that are packed there."""
@@ -84,32 +70,32 @@ def over_operand(kernel: Kernel, ref: TensorRef) -> Prologue | Mismatch:
         return Mismatch(f"{kernel.name} reduces")
     if writes(kernel) != (ref.buffer,):
         return Mismatch(f"{kernel.name} writes more than {ref.buffer}")
-    if any(isinstance(s, Indirect) for s in statements(kernel)):
+    if any(isinstance(s, ir.Indirect) for s in statements(kernel)):
         return Mismatch(f"{kernel.name} gathers")
     if any(s == 0 and n != 1 for n, s in zip(ref.type.size, ref.type.stride, strict=True)):
         return Mismatch(f"{ref.buffer} is repeated")
     taken = {s.name for s in kernel.symbols}
     letters = fresh_symbols("i", taken)
-    axes = tuple(Axis(s, n) for n, s in zip(ref.type.size, letters, strict=False))
+    axes = tuple(ir.Axis(s, n) for n, s in zip(ref.type.size, letters, strict=False))
     point = at_strides(axes, ref.type.stride)
     made = f"{ref.buffer}_operand"
     sizes = contiguous_strides(ref.type.size)
     place = at_strides(axes, sizes)
     storage = next(b.type for b in kernel.buffers if b.name == ref.buffer)
     dtype = ref.type.dtype
-    reader = Kernel(
+    reader = ir.Kernel(
         kernel.name,
         (
-            Buffer(ref.buffer, storage),
-            Buffer(made, TensorType(dtype, ref.type.size, sizes, ref.type.device), True),
+            ir.Buffer(ref.buffer, storage),
+            ir.Buffer(made, TensorType(dtype, ref.type.size, sizes, ref.type.device), True),
         ),
         axes,
         (
-            Phase(
+            ir.Phase(
                 (),
                 (
-                    Load("element", ref.buffer, ref.type.offset + point, dtype),
-                    Store(made, place, "element"),
+                    ir.Load("element", ref.buffer, ref.type.offset + point, dtype),
+                    ir.Store(made, place, "element"),
                 ),
             ),
         ),
@@ -125,20 +111,20 @@ def over_operand(kernel: Kernel, ref: TensorRef) -> Prologue | Mismatch:
     return Prologue(replace(whole, origins=kernel.origins), source)
 
 
-def _read_once(kernel: Kernel) -> Kernel:
+def _read_once(kernel: ir.Kernel) -> ir.Kernel:
     """Loads of one place under several masks, such as the halves of a byte, as one without:
 
        a = load q[i0//2] if m else 0; b = load q[i0//2] if n else 0
     -> v = load q[i0//2]; a = where(m, v, 0); b = where(n, v, 0), where q has all these places
     """
     ranges, spans = dict(ranges_of(kernel)), {b.name: span(b.type) for b in kernel.buffers}
-    loads = [s for s in statements(kernel) if isinstance(s, Load)]
+    loads = [s for s in statements(kernel) if isinstance(s, ir.Load)]
     times = Counter((s.buffer, s.index) for s in loads if s.mask is not None)
     taken = {name for s in statements(kernel) for name in defined_values(s)}
     read: dict[tuple[str, sympy.Expr], str] = {}
-    body: list[Stmt] = []
+    body: list[ir.Stmt] = []
     for stmt in statements(kernel):
-        if not isinstance(stmt, Load) or stmt.mask is None or times[stmt.buffer, stmt.index] < 2:
+        if not isinstance(stmt, ir.Load) or stmt.mask is None or times[stmt.buffer, stmt.index] < 2:
             body.append(stmt)
             continue
         low, high = bounds(stmt.index, ranges)
@@ -150,19 +136,19 @@ def _read_once(kernel: Kernel) -> Kernel:
             read[stmt.buffer, stmt.index] = name = fresh_name(f"{stmt.out}_here", taken)
             body.append(replace(stmt, out=name, mask=None))
         other = fresh_name(f"{stmt.out}_other", taken)
-        body.append(Const(other, stmt.other, stmt.dtype))
+        body.append(ir.Const(other, stmt.other, stmt.dtype))
         values = (stmt.mask, read[stmt.buffer, stmt.index], other)
-        body.append(Compute(stmt.out, "where", values, stmt.dtype))
-    return replace(kernel, phases=(Phase((), tuple(body)),)) if read else kernel
+        body.append(ir.Compute(stmt.out, "where", values, stmt.dtype))
+    return replace(kernel, phases=(ir.Phase((), tuple(body)),)) if read else kernel
 
 
-def _source(kernel: Kernel, axes: tuple[Axis, ...], type: TensorType) -> TensorRef | None:
+def _source(kernel: ir.Kernel, axes: tuple[ir.Axis, ...], type: TensorType) -> ir.TensorRef | None:
     """The tensor to load: of those read once at each element, along (row, column), the one with
     the widest elements."""
     buffers = {b.name: b.type for b in kernel.buffers}
-    best: TensorRef | None = None
+    best: ir.TensorRef | None = None
     for stmt in statements(kernel):
-        if not isinstance(stmt, Load) or stmt.mask is not None:
+        if not isinstance(stmt, ir.Load) or stmt.mask is not None:
             continue
         form = linear(stmt.index, tuple(a.symbol for a in axes))
         if form is None:
@@ -182,17 +168,17 @@ def _source(kernel: Kernel, axes: tuple[Axis, ...], type: TensorType) -> TensorR
             sympy.expand(form.rest),
         )
         if best is None or stmt.dtype.itemsize > best.type.dtype.itemsize:
-            best = TensorRef(stmt.buffer, at)
+            best = ir.TensorRef(stmt.buffer, at)
     return best
 
 
-def _packed(kernel: Kernel, axes: tuple[Axis, ...], type: TensorType) -> TensorRef | None:
+def _packed(kernel: ir.Kernel, axes: tuple[ir.Axis, ...], type: TensorType) -> ir.TensorRef | None:
     """The tensor of which several elements along one axis share a place, such as `q[4*i1 + i0//8]`
     with eight numbers in one, with a stride of 0 along that axis."""
     buffers = {b.name: b.type for b in kernel.buffers}
     symbols = tuple(a.symbol for a in axes)
     for stmt in statements(kernel):
-        if not isinstance(stmt, Load) or stmt.mask is not None:
+        if not isinstance(stmt, ir.Load) or stmt.mask is not None:
             continue
         shared = [d for d in stmt.index.atoms(FloorDiv) if d.args[0] in symbols[-2:]]
         if len(shared) != 1:
@@ -204,5 +190,5 @@ def _packed(kernel: Kernel, axes: tuple[Axis, ...], type: TensorType) -> TensorR
         if strides[symbols.index(shared[0].args[0])] == 0:
             device = buffers[stmt.buffer].device
             at = TensorType(stmt.dtype, type.size, strides, device, sympy.expand(form.rest))
-            return TensorRef(stmt.buffer, at)
+            return ir.TensorRef(stmt.buffer, at)
     return None

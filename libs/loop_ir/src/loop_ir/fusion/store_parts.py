@@ -8,6 +8,7 @@ from operator import attrgetter
 
 import sympy
 
+from loop_ir.ir import nodes as ir
 from loop_ir.ir.affine import disjoint, linear, product, same, span, substitute
 from loop_ir.ir.analysis import (
     at_hints,
@@ -21,19 +22,6 @@ from loop_ir.ir.analysis import (
 from loop_ir.ir.body import fresh_values
 from loop_ir.ir.masks import definitions, mask_tests
 from loop_ir.ir.names import defined_values, renamed, statements, used_values
-from loop_ir.ir.nodes import (
-    Axis,
-    Compute,
-    Const,
-    Graph,
-    Indirect,
-    Kernel,
-    Load,
-    Node,
-    Phase,
-    Stmt,
-    Store,
-)
 from loop_ir.ir.points import mixed_radix
 from loop_ir.ir.renaming import fresh_name, union_buffers, used_buffers
 from loop_ir.ir.rewrite import ranges_of, simplify_with
@@ -60,16 +48,16 @@ class StoreParts:
 
     name = "store_parts"
 
-    def run(self, graph: Graph) -> Graph:
+    def run(self, graph: ir.Graph) -> ir.Graph:
         """The graph with parts stored into their wholes."""
-        nodes: list[Node] = list(graph.nodes)
+        nodes: list[ir.Node] = list(graph.nodes)
         for node in graph.nodes:
-            if isinstance(node, Kernel) and (whole := _Whole.of(node)) is not None:
+            if isinstance(node, ir.Kernel) and (whole := _Whole.of(node)) is not None:
                 whole.place(nodes, graph)
         return graph if nodes == list(graph.nodes) else replace(graph, nodes=tuple(nodes))
 
 
-def joins_runs(kernel: Kernel, buffers: Collection[str]) -> bool:
+def joins_runs(kernel: ir.Kernel, buffers: Collection[str]) -> bool:
     """Whether the kernel does nothing but join buffers end to end, where one of these lies in runs
     worth a store."""
     whole = _Whole.of(kernel)
@@ -84,11 +72,11 @@ class _Part:
 
     low: int
     high: int
-    load: Load
-    body: tuple[Stmt, ...]
+    load: ir.Load
+    body: tuple[ir.Stmt, ...]
     value: str
 
-    def followed_by(self, joined: str, after: tuple[Stmt, ...], value: str) -> _Part:
+    def followed_by(self, joined: str, after: tuple[ir.Stmt, ...], value: str) -> _Part:
         """The part, where `value` is computed `after` it was joined."""
         if not after:
             return self
@@ -102,15 +90,15 @@ class _Part:
 class _Whole:
     """A kernel that joins parts along one of its axes, and its store."""
 
-    kernel: Kernel
-    axis: Axis
+    kernel: ir.Kernel
+    axis: ir.Axis
     parts: tuple[_Part, ...]
-    store: Store
+    store: ir.Store
 
     @staticmethod
-    def of(kernel: Kernel) -> _Whole | None:
+    def of(kernel: ir.Kernel) -> _Whole | None:
         """None for a kernel that does anything else."""
-        stores = [s for s in statements(kernel) if isinstance(s, Store)]
+        stores = [s for s in statements(kernel) if isinstance(s, ir.Store)]
         if not is_pointwise(kernel) or len(stores) != 1 or len(kernel.phases) != 1:
             return None
         (store,) = stores
@@ -128,14 +116,14 @@ class _Whole:
         whole = _Whole(kernel, axis, tuple(parts), store)
         return whole if tiled and axis.extent == ends[-1] else None
 
-    def place(self, nodes: list[Node], graph: Graph) -> None:
+    def place(self, nodes: list[ir.Node], graph: ir.Graph) -> None:
         """Rewrites the nodes if bytes are saved."""
         fixed = {i.name for i in graph.inputs} | {name for name, _ in graph.constants}
         number = next(n for n, node in enumerate(nodes) if node is self.kernel)
         out = self.store.buffer
         if out in fixed or any(out in writes(n) for n in nodes if n is not self.kernel):
             return
-        makers: dict[_Part, tuple[int, Store]] = {}
+        makers: dict[_Part, tuple[int, ir.Store]] = {}
         for part in self.parts:
             place = self._maker(part, nodes[:number], fixed)
             made = None if place is None else self._stored(nodes[place], part)
@@ -163,12 +151,12 @@ class _Whole:
             needed = name in kept or any(name in reads(n) for n in nodes)
             nodes[place] = self._storing(nodes[place], part, store, needed)
 
-    def _extents(self, part: _Part) -> dict[Axis, sympy.Expr]:
+    def _extents(self, part: _Part) -> dict[ir.Axis, sympy.Expr]:
         """The extents of the axes of the part's points."""
         width = sympy.Integer(part.high - part.low)
         return {a: width if a == self.axis else a.extent for a in self.kernel.axes}
 
-    def _maker(self, part: _Part, before: list[Node], fixed: set[str]) -> int | None:
+    def _maker(self, part: _Part, before: list[ir.Node], fixed: set[str]) -> int | None:
         """The kernel that alone writes the part, whole, and does not read it."""
         buffer = part.load.buffer
         found = [n for n, node in enumerate(before) if buffer in writes(node)]
@@ -176,7 +164,7 @@ class _Whole:
         if buffer in fixed or len(found) != 1 or not once:
             return None
         node = before[found[0]]
-        return found[0] if isinstance(node, Kernel) and buffer not in reads(node) else None
+        return found[0] if isinstance(node, ir.Kernel) and buffer not in reads(node) else None
 
     def runs(self, part: _Part) -> bool:
         """Whether a part lies in the whole in runs worth a store."""
@@ -186,12 +174,12 @@ class _Whole:
         run = form.coefficient(self.axis.symbol) * (part.high - part.low) * part.load.dtype.itemsize
         return not run.is_Integer or bool(run >= _LEAST_RUN)
 
-    def _stored(self, node: Node, part: _Part) -> Store | None:
+    def _stored(self, node: ir.Node, part: _Part) -> ir.Store | None:
         """The store into the whole, in the kernel that makes the part, of what it stores there."""
-        assert isinstance(node, Kernel)
+        assert isinstance(node, ir.Kernel)
         buffer = part.load.buffer
         types = {b.name: b.type for b in (*node.buffers, *self.kernel.buffers)}
-        stores = [s for s in statements(node) if isinstance(s, Store) and s.buffer == buffer]
+        stores = [s for s in statements(node) if isinstance(s, ir.Store) and s.buffer == buffer]
         places = self._places(part, span(types[buffer]))
         if len(stores) != 1 or stores[0].mode != "set" or places is None:
             return None
@@ -219,19 +207,19 @@ class _Whole:
             places[axis] = _Place(step, extents[axis] if number else None, first.get(axis, 0))
         return places
 
-    def _storing(self, kernel: Node, part: _Part, store: Store, needed: bool) -> Kernel:
+    def _storing(self, kernel: ir.Node, part: _Part, store: ir.Store, needed: bool) -> ir.Kernel:
         """The kernel that stores into the whole, and the part too if that is needed."""
-        assert isinstance(kernel, Kernel)
+        assert isinstance(kernel, ir.Kernel)
         fresh = fresh_values(kernel)
         names = {part.load.out: store.value}
-        body: list[Stmt] = []
+        body: list[ir.Stmt] = []
         for stmt in part.body:
             names.update((name, next(fresh)) for name in defined_values(stmt))
             body.append(renamed(stmt, names))
         body.append(replace(store, value=names[part.value]))
 
-        def stores(stmt: Stmt) -> Iterator[Stmt]:
-            mine = isinstance(stmt, Store) and stmt.buffer == part.load.buffer
+        def stores(stmt: ir.Stmt) -> Iterator[ir.Stmt]:
+            mine = isinstance(stmt, ir.Store) and stmt.buffer == part.load.buffer
             if needed or not mine:
                 yield stmt
             if mine:
@@ -245,7 +233,7 @@ class _Whole:
         origins = (*kernel.origins, *(o for o in self.kernel.origins if o not in kernel.origins))
         return used_buffers(replace(kernel, buffers=buffers, phases=phases, origins=origins))
 
-    def _copies(self, parts: list[_Part], nodes: list[Node]) -> list[Kernel]:
+    def _copies(self, parts: list[_Part], nodes: list[ir.Node]) -> list[ir.Kernel]:
         """Kernels that copy the other parts."""
         taken = {node_name(n) for n in nodes if n is not self.kernel}
         copies = []
@@ -257,7 +245,7 @@ class _Whole:
                 self.kernel,
                 name=fresh_name(self.kernel.name, taken),
                 axes=tuple(replace(a, extent=n) for a, n in self._extents(part).items()),
-                phases=(Phase((), (load, *part.body, store)),),
+                phases=(ir.Phase((), (load, *part.body, store)),),
             )
             copies.append(used_buffers(copy))
         return copies
@@ -280,19 +268,19 @@ class _Place:
 class _Reader:
     """What the values of a kernel are, as parts. axes: along which."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: ir.Kernel) -> None:
         self.extents = {a.symbol: a.extent for a in kernel.axes}
         self.made = definitions(kernel)
-        self.places = {s.symbol for s in statements(kernel) if isinstance(s, Indirect)}
+        self.places = {s.symbol for s in statements(kernel) if isinstance(s, ir.Indirect)}
         self.axes: set[sympy.Symbol] = set()
 
-    def joined(self, value: str) -> tuple[str, tuple[Stmt, ...]]:
+    def joined(self, value: str) -> tuple[str, tuple[ir.Stmt, ...]]:
         """The value that `value` is computed of and of constants alone, and how."""
-        after: list[Stmt] = []
-        while isinstance(stmt := self.made[value], Compute) and stmt.op != "where":
+        after: list[ir.Stmt] = []
+        while isinstance(stmt := self.made[value], ir.Compute) and stmt.op != "where":
             names = list(dict.fromkeys(used_values(stmt)))
-            consts = [s for n in names if isinstance(s := self.made[n], Const)]
-            rest = [n for n in names if not isinstance(self.made[n], Const)]
+            consts = [s for n in names if isinstance(s := self.made[n], ir.Const)]
+            rest = [n for n in names if not isinstance(self.made[n], ir.Const)]
             if len(rest) != 1:
                 break
             after[:0] = [*consts, stmt]
@@ -303,9 +291,9 @@ class _Reader:
         """The parts that a value is, each inside of the masks that choose it; None if it is
         anything else where these are not."""
         stmt = self.made[value]
-        if isinstance(stmt, Const):
+        if isinstance(stmt, ir.Const):
             return []
-        if not (isinstance(stmt, Compute) and stmt.op == "where"):
+        if not (isinstance(stmt, ir.Compute) and stmt.op == "where"):
             return self._leaf(value)
         mask, then, other = stmt.args
         inside, outside, chosen = self.parts(then), self.parts(other), self._interval(mask)
@@ -320,15 +308,15 @@ class _Reader:
         """A load under a mask, at a place that is no data, and what is computed of it and of
         constants."""
         needed = {value}
-        body: list[Stmt] = []
-        loads: list[Load] = []
+        body: list[ir.Stmt] = []
+        loads: list[ir.Load] = []
         for stmt in reversed(list(dict.fromkeys(self.made.values()))):
             if needed.isdisjoint(defined_values(stmt)):
                 continue
-            if isinstance(stmt, Load):
+            if isinstance(stmt, ir.Load):
                 loads.append(stmt)
-            elif isinstance(stmt, Compute | Const) and not (
-                isinstance(stmt, Compute) and stmt.op == "where"
+            elif isinstance(stmt, ir.Compute | ir.Const) and not (
+                isinstance(stmt, ir.Compute) and stmt.op == "where"
             ):
                 needed.update(used_values(stmt))
                 body.insert(0, stmt)
@@ -364,16 +352,18 @@ class _Reader:
         return None if high is None else (low, high)
 
 
-def _extents(node: Node, buffer: str) -> dict[sympy.Symbol, sympy.Expr]:
+def _extents(node: ir.Node, buffer: str) -> dict[sympy.Symbol, sympy.Expr]:
     """The extents of the axes over which a kernel stores to a buffer."""
-    assert isinstance(node, Kernel)
+    assert isinstance(node, ir.Kernel)
     (phase,) = (
-        p for p in node.phases if any(isinstance(s, Store) and s.buffer == buffer for s in p.body)
+        p
+        for p in node.phases
+        if any(isinstance(s, ir.Store) and s.buffer == buffer for s in p.body)
     )
     return {a.symbol: a.extent for a in (*node.axes, *phase.axes)}
 
 
-def _dtype(kernel: Kernel, value: str) -> DType:
+def _dtype(kernel: ir.Kernel, value: str) -> DType:
     (made,) = (s for s in statements(kernel) if value in defined_values(s))
-    assert not isinstance(made, Store | Indirect)
+    assert not isinstance(made, ir.Store | ir.Indirect)
     return made.dtype

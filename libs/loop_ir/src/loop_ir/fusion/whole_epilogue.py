@@ -8,34 +8,24 @@ from dataclasses import replace
 
 import sympy
 
+from loop_ir.ir import nodes as ir
 from loop_ir.ir.affine import span
 from loop_ir.ir.names import defined_values, renamed
-from loop_ir.ir.nodes import (
-    Axis,
-    Buffer,
-    Compute,
-    Const,
-    Kernel,
-    Load,
-    Matmul,
-    Phase,
-    Stmt,
-    Store,
-    TensorRef,
-)
 from loop_ir.ir.points import at_strides
 from loop_ir.ir.renaming import fresh_name, fresh_symbols, union_buffers, used_buffers
 from symexpr import Max
 from tensor_ir import DType, Symbol, TensorType
 
 
-def is_plain(matmul: Matmul) -> bool:
+def is_plain(matmul: ir.Matmul) -> bool:
     """Whether a matmul computes `a @ b`, or that and a bias for each column, and nothing else."""
     plain = matmul.bias is None or (len(matmul.bias.type.size) == 1 and matmul.beta == 1)
     return plain and matmul.alpha == 1 and matmul.scales is None
 
 
-def whole_epilogue(matmul: Matmul, symbols: tuple[Symbol, ...] = ()) -> tuple[Kernel | None, str]:
+def whole_epilogue(
+    matmul: ir.Matmul, symbols: tuple[Symbol, ...] = ()
+) -> tuple[ir.Kernel | None, str]:
     """What follows the products, and the name of the buffer that stands for them there. symbols:
     what is known of the sizes.
 
@@ -50,80 +40,80 @@ def whole_epilogue(matmul: Matmul, symbols: tuple[Symbol, ...] = ()) -> tuple[Ke
     taken = {b.name for b in epilogue.buffers} if epilogue else {matmul.out}
     sums = fresh_name(f"{matmul.out}_sum", taken)
     if epilogue is not None:
-        axes: tuple[Axis, ...] = epilogue.axes
+        axes: tuple[ir.Axis, ...] = epilogue.axes
         old = [s for p in epilogue.phases for s in p.body]
     else:
         letters = fresh_symbols("i", {s.name for n in type.size for s in n.free_symbols})
-        axes = tuple(Axis(s, n) for n, s in zip(type.size, letters, strict=False))
+        axes = tuple(ir.Axis(s, n) for n, s in zip(type.size, letters, strict=False))
         old = []
     if matmul.groups is not None:
         used = {s.name for x in axes for s in (x.symbol, *x.extent.free_symbols)}
-        axes = (Axis(next(fresh_symbols("g", used)), matmul.groups.type.size[0]), *axes)
+        axes = (ir.Axis(next(fresh_symbols("g", used)), matmul.groups.type.size[0]), *axes)
     names = {name for s in old for name in defined_values(s)}
     body, value = _sum(matmul, sums, axes, names)
-    buffers = [Buffer(sums, replace(type, dtype=DType.f32))]
+    buffers = [ir.Buffer(sums, replace(type, dtype=DType.f32))]
     ends: dict[str, sympy.Expr] = {}
     for ref in matmul.added:
         ends[ref.buffer] = Max(ends.get(ref.buffer, sympy.S.One), span(ref.type))
     for name, dtype in {ref.buffer: ref.type.dtype for ref in matmul.added}.items():
         storage = TensorType(dtype, (ends[name],), (sympy.S.One,), type.device)
-        buffers.append(Buffer(name, storage))
+        buffers.append(ir.Buffer(name, storage))
     if epilogue is None:
         points = axes[-len(type.size) :]
-        body.append(Store(matmul.out, at_strides(points, type.stride), value))
-        buffers.append(Buffer(matmul.out, type, True))
+        body.append(ir.Store(matmul.out, at_strides(points, type.stride), value))
+        buffers.append(ir.Buffer(matmul.out, type, True))
         free = {s.name for n in (*type.size, *type.stride) for s in n.free_symbols}
-        kernel = Kernel(
+        kernel = ir.Kernel(
             f"{matmul.out}_finish",
             tuple(buffers),
             axes,
-            (Phase((), tuple(body)),),
+            (ir.Phase((), tuple(body)),),
             tuple(s for s in symbols if s.name in free),
             matmul.origins,
         )
         return used_buffers(kernel), sums
-    read = {s.out: value for s in old if isinstance(s, Load) and s.buffer == matmul.out}
-    body += [renamed(s, read) for s in old if not (isinstance(s, Load) and s.out in read)]
+    read = {s.out: value for s in old if isinstance(s, ir.Load) and s.buffer == matmul.out}
+    body += [renamed(s, read) for s in old if not (isinstance(s, ir.Load) and s.out in read)]
     kernel = replace(
         epilogue,
         axes=axes,
         buffers=union_buffers(epilogue.buffers, buffers),
-        phases=(Phase((), tuple(body)),),
+        phases=(ir.Phase((), tuple(body)),),
     )
     return used_buffers(kernel), sums
 
 
 def _sum(
-    matmul: Matmul, sums: str, axes: tuple[Axis, ...], names: set[str]
-) -> tuple[list[Stmt], str]:
+    matmul: ir.Matmul, sums: str, axes: tuple[ir.Axis, ...], names: set[str]
+) -> tuple[list[ir.Stmt], str]:
     """Statements of `alpha * scale_a * scale_b * sums + beta * bias`, rounded, and the value's
     name."""
-    body: list[Stmt] = []
+    body: list[ir.Stmt] = []
 
     def fresh(base: str) -> str:
         return fresh_name(base, names)
 
     def times(value: str, factor: str) -> str:
-        body.append(Compute(out := fresh("scaled"), "mul", (value, factor), DType.f32))
+        body.append(ir.Compute(out := fresh("scaled"), "mul", (value, factor), DType.f32))
         return out
 
     def scaled(value: str, factor: float) -> str:
         if factor == 1:
             return value
-        body.append(Const(number := fresh("factor"), float(factor), DType.f32))
+        body.append(ir.Const(number := fresh("factor"), float(factor), DType.f32))
         return times(value, number)
 
-    def load(base: str, ref: TensorRef, along: tuple[Axis, ...]) -> str:
+    def load(base: str, ref: ir.TensorRef, along: tuple[ir.Axis, ...]) -> str:
         """An element of a tensor, in f32."""
         index = ref.type.offset + at_strides(along, ref.type.stride)
-        body.append(Load(out := fresh(base), ref.buffer, index, ref.type.dtype))
+        body.append(ir.Load(out := fresh(base), ref.buffer, index, ref.type.dtype))
         if ref.type.dtype is not DType.f32:
-            body.append(Compute(wide := fresh("wide"), "cast", (out,), DType.f32))
+            body.append(ir.Compute(wide := fresh("wide"), "cast", (out,), DType.f32))
             out = wide
         return out
 
     points, stride = axes[-len(matmul.type.size) :], matmul.type.stride
-    body.append(Load(value := fresh("total"), sums, at_strides(points, stride), DType.f32))
+    body.append(ir.Load(value := fresh("total"), sums, at_strides(points, stride), DType.f32))
     value = scaled(value, matmul.alpha)
     if matmul.scales is not None and matmul.scales.blocks is None:
         of_group = axes[:-2] if matmul.groups is not None else ()
@@ -132,9 +122,9 @@ def _sum(
     bias = matmul.bias
     if bias is not None and matmul.beta != 0:
         added = scaled(load("bias", bias, axes[-len(bias.type.size) :]), matmul.beta)
-        body.append(Compute(out := fresh("both"), "add", (value, added), DType.f32))
+        body.append(ir.Compute(out := fresh("both"), "add", (value, added), DType.f32))
         value = out
     if matmul.type.dtype is not DType.f32:
-        body.append(Compute(out := fresh("rounded"), "cast", (value,), matmul.type.dtype))
+        body.append(ir.Compute(out := fresh("rounded"), "cast", (value,), matmul.type.dtype))
         value = out
     return body, value

@@ -6,24 +6,7 @@ from copy import copy
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
-from loop_ir.ir.nodes import (
-    Buffer,
-    Const,
-    CopyBack,
-    Extern,
-    Kernel,
-    Load,
-    Matmul,
-    Node,
-    Operand,
-    Origin,
-    Phase,
-    Scales,
-    Stmt,
-    Store,
-    TensorRef,
-    UserKernel,
-)
+from loop_ir.ir import nodes as ir
 
 Made = TypeVar("Made")
 
@@ -54,7 +37,7 @@ class Form:
     names: tuple[str, ...]
 
 
-def form(kernel: Kernel) -> Form:
+def form(kernel: ir.Kernel) -> Form:
     """The same structure for kernels that do the same with buffers of the same types."""
     found: Form | None = kernel.__dict__.get("_form")
     if found is None:
@@ -68,29 +51,29 @@ def form(kernel: Kernel) -> Form:
     return found
 
 
-def _keep(kernel: Kernel, found: Form) -> Form:
+def _keep(kernel: ir.Kernel, found: Form) -> Form:
     """Kept with the kernel, which does not change."""
     kernel.__dict__["_form"] = found
     return found
 
 
-def _part(stmt: Stmt, names: dict[str, int]) -> Hashable:
+def _part(stmt: ir.Stmt, names: dict[str, int]) -> Hashable:
     # 0, 0.0, -0.0 and False are equal, and are different constants.
-    if isinstance(stmt, Const):
-        return Const, stmt.out, repr(stmt.value), stmt.dtype
-    if isinstance(stmt, Load):
+    if isinstance(stmt, ir.Const):
+        return ir.Const, stmt.out, repr(stmt.value), stmt.dtype
+    if isinstance(stmt, ir.Load):
         number = names.setdefault(stmt.buffer, len(names))
-        return Load, stmt.out, number, stmt.index, stmt.dtype, stmt.mask, repr(stmt.other)
-    if isinstance(stmt, Store):
+        return ir.Load, stmt.out, number, stmt.index, stmt.dtype, stmt.mask, repr(stmt.other)
+    if isinstance(stmt, ir.Store):
         number = names.setdefault(stmt.buffer, len(names))
-        return Store, number, stmt.index, stmt.value, stmt.mode, stmt.mask
+        return ir.Store, number, stmt.index, stmt.value, stmt.mode, stmt.mask
     return stmt
 
 
-def node_form(node: Node) -> Form:
+def node_form(node: ir.Node) -> Form:
     """`form` of any node: the same structure for nodes that do the same with buffers of the same
     types."""
-    if isinstance(node, Kernel):
+    if isinstance(node, ir.Kernel):
         return form(node)
     names: dict[str, int] = {}
 
@@ -99,16 +82,16 @@ def node_form(node: Node) -> Form:
 
     def part(value: Any) -> Hashable:
         match value:
-            case TensorRef():
+            case ir.TensorRef():
                 return number(value.buffer), value.type, value.conj, value.neg, value.again
-            case Kernel():
+            case ir.Kernel():
                 found = form(value)
                 return found.structure, tuple(map(number, found.names))
-            case Extern():
+            case ir.Extern():
                 outs = tuple(out and (number(out[0]), out[1]) for out in value.outs)
                 more = value.tuple_result, tuple(map(number, value.mutates)), value.binds
                 return value.target, part(value.args), part(value.kwargs), outs, *more
-            case Operand() | Scales():
+            case ir.Operand() | ir.Scales():
                 return tuple(part(getattr(value, f.name)) for f in fields(value))
             case tuple():
                 return tuple(map(part, value))
@@ -119,22 +102,22 @@ def node_form(node: Node) -> Form:
 
     parts: tuple[Hashable, ...]
     match node:
-        case Matmul():
+        case ir.Matmul():
             own = number(node.out), node.type, part(node.extern)
             given = node.operands, node.bias, node.epilogue, node.alpha, node.beta
             parts = *own, part((*given, node.scales, node.groups))
-        case UserKernel():
+        case ir.UserKernel():
             outs = tuple((number(name), type) for name, type in node.outs)
             how = node.kernel, node.grids, part(node.constants), node.descriptors
             parts = *how, part(node.args), outs, tuple(map(number, node.mutates))
-        case CopyBack():
+        case ir.CopyBack():
             parts = part(node.src), part(node.dst)
-        case Extern():
+        case ir.Extern():
             parts = (part(node),)
     return Form(Structure((type(node).__name__, parts)), tuple(names))
 
 
-def renamed_node(node: Node, names: Mapping[str, str], name: str = "") -> Node:
+def renamed_node(node: ir.Node, names: Mapping[str, str], name: str = "") -> ir.Node:
     """The node with buffers called otherwise, those that `names` has; a kernel is called `name`."""
 
     def called(buffer: str) -> str:
@@ -145,12 +128,19 @@ def renamed_node(node: Node, names: Mapping[str, str], name: str = "") -> Node:
 
     def part(value: Any) -> Any:
         match value:
-            case TensorRef():
+            case ir.TensorRef():
                 return replace(value, buffer=called(value.buffer))
-            case Kernel():
+            case ir.Kernel():
                 again = {n: called(n) for n in form(value).names}
                 return _renamed(value, again, value.name, value.origins)
-            case Extern() | Operand() | Scales() | Matmul() | CopyBack() | UserKernel():
+            case (
+                ir.Extern()
+                | ir.Operand()
+                | ir.Scales()
+                | ir.Matmul()
+                | ir.CopyBack()
+                | ir.UserKernel()
+            ):
                 found: dict[str, Any] = {f.name: getattr(value, f.name) for f in fields(value)}
                 more = {n: part(found[n]) for n in _PARTS & found.keys()}
                 more |= {n: called(found[n]) for n in ("out",) if n in found}
@@ -161,8 +151,10 @@ def renamed_node(node: Node, names: Mapping[str, str], name: str = "") -> Node:
                 return tuple(map(part, value))
         return value
 
-    made: Node = part(node)
-    return replace(made, name=name) if name and isinstance(made, Kernel | UserKernel) else made
+    made: ir.Node = part(node)
+    return (
+        replace(made, name=name) if name and isinstance(made, ir.Kernel | ir.UserKernel) else made
+    )
 
 
 # Fields of nodes that mention buffers, but for those that are names of buffers.
@@ -185,14 +177,14 @@ _PARTS = [
 
 
 def _renamed(
-    made: Kernel, names: Mapping[str, str], name: str, origins: tuple[Origin, ...]
-) -> Kernel:
+    made: ir.Kernel, names: Mapping[str, str], name: str, origins: tuple[ir.Origin, ...]
+) -> ir.Kernel:
     """A kernel with other names, all of them different, of which it has all."""
-    kernel = Kernel(
+    kernel = ir.Kernel(
         name,
-        tuple([Buffer(names[b.name], b.type, b.written) for b in made.buffers]),
+        tuple([ir.Buffer(names[b.name], b.type, b.written) for b in made.buffers]),
         made.axes,
-        tuple([Phase(p.axes, tuple([_moved(s, names) for s in p.body])) for p in made.phases]),
+        tuple([ir.Phase(p.axes, tuple([_moved(s, names) for s in p.body])) for p in made.phases]),
         made.symbols,
         origins,
     )
@@ -208,7 +200,7 @@ class Alike:
         self._structures: dict[Structure, Structure] = {}
         self._made: dict[Hashable, tuple[tuple[str, ...], object]] = {}
 
-    def form(self, kernel: Kernel) -> Form:
+    def form(self, kernel: ir.Kernel) -> Form:
         """Of alike kernels, the very same structure."""
         found = form(kernel)
         structure = self._structures.setdefault(found.structure, found.structure)
@@ -219,7 +211,7 @@ class Alike:
     def once(
         self,
         what: Hashable,
-        kernels: Sequence[Kernel],
+        kernels: Sequence[ir.Kernel],
         make: Callable[[], Made],
         buffers: Collection[str] = (),
         renamed: Callable[[Made, dict[str, str]], Made] | None = None,
@@ -245,33 +237,35 @@ class Alike:
         if isinstance(found, int):
             return kernels[found]  # type: ignore[return-value]  # it was given back as it is
         again = dict(zip(before, names, strict=True))
-        if isinstance(found, Kernel):
+        if isinstance(found, ir.Kernel):
             return self._again(found, kernels, again)  # type: ignore[return-value]  # a kernel
         value: Made = found  # type: ignore[assignment]  # what `make` gave
         return value if renamed is None else renamed(value, again)
 
-    def _again(self, made: Kernel, kernels: Sequence[Kernel], names: dict[str, str]) -> Kernel:
+    def _again(
+        self, made: ir.Kernel, kernels: Sequence[ir.Kernel], names: dict[str, str]
+    ) -> ir.Kernel:
         origins = tuple(dict.fromkeys(o for k in kernels for o in k.origins))
         self.form(made)
         return _renamed(made, names, kernels[-1].name, origins)
 
 
-def _moved(stmt: Stmt, names: Mapping[str, str]) -> Stmt:
-    if isinstance(stmt, Load | Store):
+def _moved(stmt: ir.Stmt, names: Mapping[str, str]) -> ir.Stmt:
+    if isinstance(stmt, ir.Load | ir.Store):
         # A copy keeps what was found of the statement, none of which hangs on the buffer.
         stmt = copy(stmt)
         object.__setattr__(stmt, "buffer", names[stmt.buffer])
     return stmt
 
 
-def _source(made: object, kernels: Sequence[Kernel]) -> Any:
+def _source(made: object, kernels: Sequence[ir.Kernel]) -> Any:
     """Which of the kernels was given back, or what was made."""
     return next((i for i, k in enumerate(kernels) if made is k), made)
 
 
-def _follows(made: object, kernels: Sequence[Kernel], names: dict[str, int]) -> bool:
+def _follows(made: object, kernels: Sequence[ir.Kernel], names: dict[str, int]) -> bool:
     """Whether the name, the origins and the buffers of what was made are as `once` says."""
-    if not isinstance(made, Kernel) or any(made is k for k in kernels):
+    if not isinstance(made, ir.Kernel) or any(made is k for k in kernels):
         return True
     origins = tuple(dict.fromkeys(o for k in kernels for o in k.origins))
     known = all(b.name in names for b in made.buffers)

@@ -6,24 +6,12 @@ from typing import Any
 
 import sympy
 
+from loop_ir.ir import nodes as ir
 from loop_ir.ir.affine import linear, product
 from loop_ir.ir.analysis import at_hints, hints_of, is_pointwise
 from loop_ir.ir.body import fresh_values
 from loop_ir.ir.in_place import stores_apart
 from loop_ir.ir.names import Name, operands, renamed, results, statements, symbol_names, varying
-from loop_ir.ir.nodes import (
-    Axis,
-    Compute,
-    Graph,
-    Indirect,
-    Kernel,
-    Load,
-    Phase,
-    Reduce,
-    Scan,
-    Stmt,
-    Store,
-)
 from loop_ir.ir.renaming import fresh_symbols
 from loop_ir.passes.cse import eliminate
 from loop_ir.passes.fold_tests import fold
@@ -61,13 +49,13 @@ class UnrollShortAxes:
     name = "unroll_short_axes"
     most: int = 4
 
-    def run(self, graph: Graph) -> Graph:
+    def run(self, graph: ir.Graph) -> ir.Graph:
         """The graph without such axes."""
-        nodes = (rewrite(n, self.most) if isinstance(n, Kernel) else n for n in graph.nodes)
+        nodes = (rewrite(n, self.most) if isinstance(n, ir.Kernel) else n for n in graph.nodes)
         return replace(graph, nodes=tuple(nodes))
 
 
-def rewrite(kernel: Kernel, most: int = 4) -> Kernel:
+def rewrite(kernel: ir.Kernel, most: int = 4) -> ir.Kernel:
     """The kernel without such axes. Without one, those behind it have other names."""
     kept = 0
     while kept < len(kernel.axes):
@@ -80,41 +68,41 @@ def rewrite(kernel: Kernel, most: int = 4) -> Kernel:
     return kernel
 
 
-def _repeats(kernel: Kernel, axis: Axis) -> bool:
+def _repeats(kernel: ir.Kernel, axis: ir.Axis) -> bool:
     """A kernel that reduces, and computes the same of an element for all points of the axis, or
     reads it at the same place that is data: by as much again as what it computes for one of them,
     it would have less to do."""
     others = product(a.extent for a in kernel.axes if a != axis)
     body = list(statements(kernel))
-    if any(isinstance(s, Scan) or (isinstance(s, Store) and s.mode != "set") for s in body):
+    if any(isinstance(s, ir.Scan) or (isinstance(s, ir.Store) and s.mode != "set") for s in body):
         return False
     if at_hints(others, hints_of(kernel.symbols)) < _ROWS:
         return False
     differs = varying(body, axis.symbol, over=False)
     rows = [varying(body, a.symbol, over=False) for a in kernel.axes if a != axis]
-    places = {s.symbol for s in body if isinstance(s, Indirect)} & set[Name]().union(*rows)
+    places = {s.symbol for s in body if isinstance(s, ir.Indirect)} & set[Name]().union(*rows)
     work = [(_work(s, places), s) for p in kernel.phases if p.axes for s in p.body]
     now = axis.extent * sum(amount for amount, _ in work)
     shared = sum(amount for amount, s in work if differs.isdisjoint(operands(s)))
     return bool(2 * now >= _HALVES * (now - (axis.extent - 1) * shared) > 0)
 
 
-def _work(stmt: Stmt, places: Set[Name]) -> int:
+def _work(stmt: ir.Stmt, places: Set[Name]) -> int:
     """What a statement costs of an element, in computed numbers."""
-    if isinstance(stmt, Load):
+    if isinstance(stmt, ir.Load):
         return 0 if places.isdisjoint(stmt.index.free_symbols) else _PICKED
-    return int(isinstance(stmt, Compute))
+    return int(isinstance(stmt, ir.Compute))
 
 
-def _interleaves(kernel: Kernel, axis: Axis) -> bool:
+def _interleaves(kernel: ir.Kernel, axis: ir.Axis) -> bool:
     """Elements that lie between those of neighbours along the last axis are those of neighbours
     along this one, and what is stored is in the order of the last."""
     extent, last = kernel.axes[-1].extent, kernel.axes[-1].symbol
     if extent.is_Integer and extent < _LONG:
         return False
     body = list(statements(kernel))
-    loads = [s for s in body if isinstance(s, Load)]
-    stores = [s for s in body if isinstance(s, Store)]
+    loads = [s for s in body if isinstance(s, ir.Load)]
+    stores = [s for s in body if isinstance(s, ir.Store)]
     if not is_pointwise(kernel) or {s.buffer for s in loads} & {s.buffer for s in stores}:
         return False
     for store in stores:
@@ -122,7 +110,7 @@ def _interleaves(kernel: Kernel, axis: Axis) -> bool:
         if store.mode != "set" or form is None or form.coefficient(last) != 1:
             return False
 
-    def between(load: Load) -> bool:
+    def between(load: ir.Load) -> bool:
         form = linear(load.index, (last, axis.symbol))
         if form is None:
             return False
@@ -133,31 +121,31 @@ def _interleaves(kernel: Kernel, axis: Axis) -> bool:
     return any(map(between, loads))
 
 
-def _unrolled(kernel: Kernel, axis: Axis) -> Kernel | None:
+def _unrolled(kernel: ir.Kernel, axis: ir.Axis) -> ir.Kernel | None:
     """The kernel that does all points along an axis at each of the others; None where that would be
     too many statements, or where its stores may meet as far as is known."""
     body = list(statements(kernel))
     differs = varying(body, axis.symbol, over=False)
     count = int(axis.extent)
-    many = [s for s in body if isinstance(s, Store) or not differs.isdisjoint(operands(s))]
-    reduces = any(isinstance(s, Reduce) for s in body)
+    many = [s for s in body if isinstance(s, ir.Store) or not differs.isdisjoint(operands(s))]
+    reduces = any(isinstance(s, ir.Reduce) for s in body)
     if len(body) + (count - 1) * len(many) > (_MOST_OF_ROWS if reduces else _MOST_STATEMENTS):
         return None
     values = fresh_values(kernel)
     symbols = fresh_symbols("t", symbol_names(kernel))
     points: list[dict[Name, Any]] = [{axis.symbol: sympy.Integer(n)} for n in range(count)]
 
-    def all_points(stmt: Stmt) -> Iterator[Stmt]:
+    def all_points(stmt: ir.Stmt) -> Iterator[ir.Stmt]:
         if stmt not in many:
             yield stmt
             return
         for names in points:
-            fresh = symbols if isinstance(stmt, Indirect) else values
+            fresh = symbols if isinstance(stmt, ir.Indirect) else values
             names.update((name, next(fresh)) for name in results(stmt))
             yield renamed(stmt, names)
 
     phases = tuple(
-        Phase(p.axes, tuple(t for s in p.body for t in all_points(s))) for p in kernel.phases
+        ir.Phase(p.axes, tuple(t for s in p.body for t in all_points(s))) for p in kernel.phases
     )
     axes = tuple(a for a in kernel.axes if a != axis)
     whole = replace(kernel, axes=axes, phases=phases)

@@ -9,22 +9,11 @@ from typing import Any
 
 import sympy
 
+from loop_ir.ir import nodes as ir
 from loop_ir.ir.analysis import JOINS, identity, inner_axes
 from loop_ir.ir.body import Body, fresh_values
 from loop_ir.ir.in_place import stores_apart
 from loop_ir.ir.names import Name, renamed, results, symbol_names
-from loop_ir.ir.nodes import (
-    Axis,
-    Compute,
-    Graph,
-    Indirect,
-    Kernel,
-    Phase,
-    Reduce,
-    Scan,
-    Stmt,
-    Store,
-)
 from loop_ir.ir.points import place_in
 from loop_ir.ir.renaming import fresh_symbols
 from loop_ir.ir.rewrite import map_kernels
@@ -58,10 +47,10 @@ class UnrollShortRows:
     stores: bool = False
     uneven: int = 0
 
-    def run(self, graph: Graph) -> Graph:
+    def run(self, graph: ir.Graph) -> ir.Graph:
         """The graph without reductions of a few elements."""
 
-        def written_out(kernel: Kernel) -> Kernel:
+        def written_out(kernel: ir.Kernel) -> ir.Kernel:
             count = sympy.Mul(*(a.extent for a in inner_axes(kernel) or ()))
             idle = count.is_Integer and int(count).bit_count() > 1
             most = max(self.most, self.uneven if idle else 0)
@@ -76,12 +65,12 @@ class _Rows:
     """The inner axes of a kernel whose rows are of a few elements; what is done at these, and for
     each of them what its axes and values are called."""
 
-    axes: tuple[Axis, ...]
-    inside: list[Stmt]
+    axes: tuple[ir.Axis, ...]
+    inside: list[ir.Stmt]
     points: list[dict[Name, Any]]
 
     @staticmethod
-    def of(kernel: Kernel, most: int, picked: int = 0) -> _Rows | None:
+    def of(kernel: ir.Kernel, most: int, picked: int = 0) -> _Rows | None:
         """None where rows are of more elements than `most`, or of no constant length."""
         axes = inner_axes(kernel) or ()
         inside = [s for p in kernel.phases if p.axes for s in p.body]
@@ -91,7 +80,7 @@ class _Rows:
         length = _MOST_STATEMENTS
         if most < count <= picked and any(picks_along(kernel, a) for a in kernel.axes):
             most, length = picked, _MOST_PICKED
-        elif any(isinstance(s, Scan) for s in inside):
+        elif any(isinstance(s, ir.Scan) for s in inside):
             length = _MOST_PICKED
         if not 0 < count <= most or count * len(inside) > length:
             return None
@@ -99,30 +88,30 @@ class _Rows:
         places = product(*(map(sympy.Integer, range(int(a.extent))) for a in axes))
         return _Rows(axes, inside, [dict(zip(symbols, at, strict=True)) for at in places])
 
-    def args(self, stmt: Reduce) -> list[str]:
+    def args(self, stmt: ir.Reduce) -> list[str]:
         """What a reduction folds, by element."""
         return [names.get(stmt.args[0], stmt.args[0]) for names in self.points]
 
-    def write_out(self, stmt: Stmt, symbols: Iterator[sympy.Symbol], body: Body) -> None:
+    def write_out(self, stmt: ir.Stmt, symbols: Iterator[sympy.Symbol], body: Body) -> None:
         """Adds a statement for each element."""
-        fresh = symbols if isinstance(stmt, Indirect) else body.fresh
+        fresh = symbols if isinstance(stmt, ir.Indirect) else body.fresh
         for names in self.points:
             names.update((name, next(fresh)) for name in results(stmt))
             body.append(renamed(stmt, names))
 
 
-def rewrite(kernel: Kernel, most: int = 4, picked: int = 0, stores: bool = False) -> Kernel:
+def rewrite(kernel: ir.Kernel, most: int = 4, picked: int = 0, stores: bool = False) -> ir.Kernel:
     """The kernel with its reductions written out, if they are of a few elements. stores: also where
     something is stored for each of these, or they are scanned, if that moves along memory, and as
     far as is known never to what another one reads or writes."""
     inside = [s for p in kernel.phases if p.axes for s in p.body]
-    exponentials = any(isinstance(s, Compute) and s.op == "exp" for s in inside)
-    if most > 1 and exponentials and sum(isinstance(s, Reduce) for s in inside) > 1:
+    exponentials = any(isinstance(s, ir.Compute) and s.op == "exp" for s in inside)
+    if most > 1 and exponentials and sum(isinstance(s, ir.Reduce) for s in inside) > 1:
         most = max(most, _FOLDED_AGAIN)
     rows = _Rows.of(kernel, most, picked)
     if rows is None or not kernel.axes or not all(map(_may_go, rows.inside)):
         return kernel
-    kept = [s for s in rows.inside if isinstance(s, Store | Scan)]
+    kept = [s for s in rows.inside if isinstance(s, ir.Store | ir.Scan)]
     if kept and not (stores and all(_along(s, kernel) for s in kept)):
         return kernel
     symbols, body = fresh_symbols("t", symbol_names(kernel)), Body(fresh_values(kernel))
@@ -130,17 +119,17 @@ def rewrite(kernel: Kernel, most: int = 4, picked: int = 0, stores: bool = False
         for stmt in phase.body:
             if not phase.axes:
                 body.append(stmt)
-            elif isinstance(stmt, Reduce):
+            elif isinstance(stmt, ir.Reduce):
                 _fold(stmt, rows.args(stmt), body)
-            elif isinstance(stmt, Scan):
+            elif isinstance(stmt, ir.Scan):
                 _fold_scan(stmt, rows.points, body)
             else:
                 rows.write_out(stmt, symbols, body)
-    whole = replace(kernel, phases=(Phase((), tuple(body)),))
+    whole = replace(kernel, phases=(ir.Phase((), tuple(body)),))
     return whole if not kept or stores_apart(whole) else kernel
 
 
-def spread(kernel: Kernel, most: int = 4) -> Kernel | None:
+def spread(kernel: ir.Kernel, most: int = 4) -> ir.Kernel | None:
     """The kernel over all points of its rows, each of which computes again what is reduced or
     scanned of its row, if rows are of a few elements; else None:
 
@@ -148,26 +137,28 @@ def spread(kernel: Kernel, most: int = 4) -> Kernel | None:
      -> at i0, r0: store y[2*i0 + r0] = x[2*i0 + r0] / (x[2*i0] + x[2*i0 + 1])
     """
     rows = _Rows.of(kernel, most)
-    if rows is None or any(isinstance(s, Reduce | Scan) and s.op not in JOINS for s in rows.inside):
+    if rows is None or any(
+        isinstance(s, ir.Reduce | ir.Scan) and s.op not in JOINS for s in rows.inside
+    ):
         return None
-    if any(isinstance(s, Store) for p in kernel.phases if not p.axes for s in p.body):
+    if any(isinstance(s, ir.Store) for p in kernel.phases if not p.axes for s in p.body):
         return None
     symbols, body = fresh_symbols("t", symbol_names(kernel)), Body(fresh_values(kernel))
     for phase in kernel.phases:
         for stmt in phase.body:
-            if isinstance(stmt, Reduce):
+            if isinstance(stmt, ir.Reduce):
                 _fold(stmt, rows.args(stmt), body)
-            elif isinstance(stmt, Scan):
+            elif isinstance(stmt, ir.Scan):
                 _choose(stmt, _fold_scan(stmt, rows.points, body), place_in(rows.axes), body)
             else:
-                if phase.axes and not isinstance(stmt, Store):
+                if phase.axes and not isinstance(stmt, ir.Store):
                     rows.write_out(stmt, symbols, body)
                 body.append(stmt)
-    whole = replace(kernel, axes=(*kernel.axes, *rows.axes), phases=(Phase((), tuple(body)),))
+    whole = replace(kernel, axes=(*kernel.axes, *rows.axes), phases=(ir.Phase((), tuple(body)),))
     return drop_dead_statements(whole)
 
 
-def _fold_scan(stmt: Scan, points: list[dict[Name, Any]], body: Body) -> list[tuple[int, str]]:
+def _fold_scan(stmt: ir.Scan, points: list[dict[Name, Any]], body: Body) -> list[tuple[int, str]]:
     """What a scan gives at each of a few points, by number, in the order of the scan."""
     op, dtype = JOINS[stmt.op], stmt.dtype
     found: list[tuple[int, str]] = []
@@ -179,7 +170,7 @@ def _fold_scan(stmt: Scan, points: list[dict[Name, Any]], body: Body) -> list[tu
     return found
 
 
-def _choose(stmt: Scan, found: list[tuple[int, str]], place: sympy.Expr, body: Body) -> None:
+def _choose(stmt: ir.Scan, found: list[tuple[int, str]], place: sympy.Expr, body: Body) -> None:
     """What a scan gives at `place` among a few points."""
     here, so_far = body.number(place), found[0][1]
     for number, total in found:
@@ -190,22 +181,22 @@ def _choose(stmt: Scan, found: list[tuple[int, str]], place: sympy.Expr, body: B
         so_far = body.compute(stmt.dtype, "where", reached, total, so_far, out=last)
 
 
-def _may_go(stmt: Stmt) -> bool:
-    return not isinstance(stmt, Scan | Reduce) or stmt.op in JOINS
+def _may_go(stmt: ir.Stmt) -> bool:
+    return not isinstance(stmt, ir.Scan | ir.Reduce) or stmt.op in JOINS
 
 
-def _along(stmt: Store | Scan, kernel: Kernel) -> bool:
+def _along(stmt: ir.Store | ir.Scan, kernel: ir.Kernel) -> bool:
     """Neighbouring rows store neighbouring elements."""
     own = kernel.axes[-1].symbol
-    return isinstance(stmt, Scan) or (stmt.mask is None and stmt.index.coeff(own) == 1)
+    return isinstance(stmt, ir.Scan) or (stmt.mask is None and stmt.index.coeff(own) == 1)
 
 
-def _fold(stmt: Reduce, args: list[str], body: Body) -> None:
+def _fold(stmt: ir.Reduce, args: list[str], body: Body) -> None:
     """The reduction, element by element. A sum begins with 0, as that of zeros below 0 is 0; its
     products are added before they are rounded, in every kernel: of two products a compiler takes
     either for that, and what is computed again would not be equal to what it was."""
     op, dtype = JOINS[stmt.op], stmt.dtype
-    made = {s.out: s for s in body if isinstance(s, Compute) and s.op == "mul"}
+    made = {s.out: s for s in body if isinstance(s, ir.Compute) and s.op == "mul"}
     if stmt.op == "sum" or len(args) == 1:
         args = [body.const(identity(stmt.op, dtype), dtype), *args]
     for number, arg in enumerate(args[1:], 2):

@@ -8,6 +8,7 @@ from math import gcd
 
 import sympy
 
+from loop_ir.ir import nodes as ir
 from loop_ir.ir.affine import linear, product, quotient
 from loop_ir.ir.analysis import JOINS, at_hints, hints_of, scans
 from loop_ir.ir.body import Body, fresh_values
@@ -18,18 +19,6 @@ from loop_ir.ir.names import (
     operands,
     results,
     statements,
-)
-from loop_ir.ir.nodes import (
-    Axis,
-    Compute,
-    Graph,
-    Kernel,
-    Load,
-    Node,
-    Phase,
-    Reduce,
-    Stmt,
-    Store,
 )
 from loop_ir.ir.points import place_in
 from loop_ir.passes.unroll_short_rows import rewrite as write_out
@@ -62,18 +51,18 @@ class SeparableWindows:
 
     name = "separable_windows"
 
-    def run(self, graph: Graph) -> Graph:
+    def run(self, graph: ir.Graph) -> ir.Graph:
         """The graph with windows reduced one dimension after the other."""
         hints = hints_of(graph.symbols)
         taken = {name for node in graph.nodes for name in names_of(node)}
-        nodes: list[Node] = []
+        nodes: list[ir.Node] = []
         for node in graph.nodes:
-            parts = separate(node, hints, taken) if isinstance(node, Kernel) else [node]
+            parts = separate(node, hints, taken) if isinstance(node, ir.Kernel) else [node]
             nodes += parts
         return graph if len(nodes) == len(graph.nodes) else replace(graph, nodes=tuple(nodes))
 
 
-def separate(kernel: Kernel, hints: Mapping[str, int], taken: set[str]) -> list[Kernel]:
+def separate(kernel: ir.Kernel, hints: Mapping[str, int], taken: set[str]) -> list[ir.Kernel]:
     """The kernels that do what `kernel` does, in order: itself alone where that is no reduction of
     windows, or is one that is better whole. taken: names of the graph, to which those of new
     kernels and buffers are added."""
@@ -93,8 +82,8 @@ def separate(kernel: Kernel, hints: Mapping[str, int], taken: set[str]) -> list[
 class _Slide:
     """A dimension of windows: `step * parallel + dilation * inner` is the line that is read."""
 
-    parallel: Axis
-    inner: Axis
+    parallel: ir.Axis
+    inner: ir.Axis
     step: int
     dilation: int
 
@@ -116,42 +105,42 @@ class _Slide:
             return None
         return sympy.expand(factor * self.parallel.symbol + form.rest)
 
-    def cost(self, kernel: Kernel, hints: Mapping[str, int]) -> float:
+    def cost(self, kernel: ir.Kernel, hints: Mapping[str, int]) -> float:
         """Places read for a point where its lines are reduced first."""
         taps = at_hints(product(a.extent for a in _window(kernel)), hints)
         own = at_hints(self.inner.extent, hints)
         shared = at_hints(self.lines, hints) / max(1, at_hints(self.parallel.extent, hints))
         return own + shared * taps / max(1, own)
 
-    def pays(self, kernel: Kernel, hints: Mapping[str, int]) -> bool:
+    def pays(self, kernel: ir.Kernel, hints: Mapping[str, int]) -> bool:
         """Whether fewer places are read by as much as another tensor and a launch take."""
         taps = at_hints(product(a.extent for a in _window(kernel)), hints)
         cost = self.cost(kernel, hints)
         points = at_hints(product(a.extent for a in kernel.axes), hints)
-        sizes = [s.dtype.itemsize for s in statements(kernel) if isinstance(s, Reduce)]
+        sizes = [s.dtype.itemsize for s in statements(kernel) if isinstance(s, ir.Reduce)]
         saved = (taps - cost) * points * sum(sizes)
         return taps >= _FEWEST and taps >= _TIMES * cost and saved >= 2 * LAUNCH_BYTES
 
 
-def _window(kernel: Kernel) -> tuple[Axis, ...]:
+def _window(kernel: ir.Kernel) -> tuple[ir.Axis, ...]:
     """The inner axes of a kernel that does nothing at inner points but to fold numbers, in one
     phase, in any order, and writes nothing that it reads; none of another."""
     phases = [p for p in kernel.phases if p.axes]
     if len(phases) != 1 or len(phases[0].axes) < 2 or scans(kernel):
         return ()
     body = list(statements(kernel))
-    stored = {s.buffer for s in body if isinstance(s, Store)}
-    reduces = [s for s in body if isinstance(s, Reduce)]
+    stored = {s.buffer for s in body if isinstance(s, ir.Store)}
+    reduces = [s for s in body if isinstance(s, ir.Reduce)]
     if not reduces or any(s.op not in JOINS for s in reduces):
         return ()
-    if any(isinstance(s, Store) for s in phases[0].body):
+    if any(isinstance(s, ir.Store) for s in phases[0].body):
         return ()
-    if any(isinstance(s, Load) and s.buffer in stored for s in body):
+    if any(isinstance(s, ir.Load) and s.buffer in stored for s in body):
         return ()
     return phases[0].axes if all(a.extent.is_Integer for a in phases[0].axes) else ()
 
 
-def _slides(kernel: Kernel, inner: Axis) -> Iterator[_Slide]:
+def _slides(kernel: ir.Kernel, inner: ir.Axis) -> Iterator[_Slide]:
     """The dimensions that windows slide along by an inner axis."""
     body = list(_folded(kernel))
     exprs = [e for e in map(expression, body) if e is not None]
@@ -171,56 +160,56 @@ def _slides(kernel: Kernel, inner: Axis) -> Iterator[_Slide]:
             yield slide
 
 
-def _folded(kernel: Kernel) -> Iterator[Stmt]:
+def _folded(kernel: ir.Kernel) -> Iterator[ir.Stmt]:
     """The statements that what is folded is computed of, and the reductions, last ones first."""
     needed: set[str | sympy.Symbol] = set()
     for stmt in reversed(list(statements(kernel))):
-        if isinstance(stmt, Reduce) or not needed.isdisjoint(results(stmt)):
+        if isinstance(stmt, ir.Reduce) or not needed.isdisjoint(results(stmt)):
             needed.update(operands(stmt))
             yield stmt
 
 
-def _join(kernel: Kernel, slide: _Slide, pieces: Pieces) -> Kernel:
+def _join(kernel: ir.Kernel, slide: _Slide, pieces: Pieces) -> ir.Kernel:
     """Adds the kernel that reduces lines to the pieces; what reduces these, and goes on."""
     at = next(n for n, p in enumerate(kernel.phases) if p.axes)
     before, phase, after = kernel.phases[:at], kernel.phases[at], kernel.phases[at + 1 :]
-    axes = tuple(Axis(a.symbol, slide.lines) if a == slide.parallel else a for a in kernel.axes)
+    axes = tuple(ir.Axis(a.symbol, slide.lines) if a == slide.parallel else a for a in kernel.axes)
     needed = set(_folded(kernel))
     place = slide.step * slide.parallel.symbol + slide.dilation * slide.inner.symbol
     where = sympy.expand(place_in(axes).subs(slide.parallel.symbol, place))
     fresh = fresh_values(kernel)
     stores, joined = Body(fresh), Body(fresh)
     for stmt in phase.body:
-        if isinstance(stmt, Reduce):
+        if isinstance(stmt, ir.Reduce):
             (out,) = stmt.outs
             kept = _exactly(kernel, stmt, pieces.types)
             narrow = out if kept is stmt.dtype else stores.compute(kept, "cast", out)
             buffer = pieces.buffer(stmt.op, kept, tuple(a.extent for a in axes))
-            stores.append(Store(buffer, place_in(axes), narrow))
+            stores.append(ir.Store(buffer, place_in(axes), narrow))
             loaded = joined.load(buffer, where, kept)
             if kept is not stmt.dtype:
                 loaded = joined.compute(stmt.dtype, "cast", loaded)
             joined.append(replace(stmt, args=(loaded,)))
 
-    def lines(body: Iterable[Stmt]) -> tuple[Stmt, ...]:
+    def lines(body: Iterable[ir.Stmt]) -> tuple[ir.Stmt, ...]:
         return tuple(
             map_expressions(s, lambda e: e if (line := slide.line(e)) is None else line)
             for s in body
             if s in needed
         )
 
-    first = (Phase((), lines(p.body)) for p in map(without_stores, before))
+    first = (ir.Phase((), lines(p.body)) for p in map(without_stores, before))
     rest = tuple(a for a in phase.axes if a != slide.inner)
-    phases = (*first, Phase(rest, lines(phase.body)), Phase((), tuple(stores)))
+    phases = (*first, ir.Phase(rest, lines(phase.body)), ir.Phase((), tuple(stores)))
     pieces.add("lines", replace(kernel, axes=axes, phases=phases))
-    return replace(kernel, phases=(*before, Phase((slide.inner,), tuple(joined)), *after))
+    return replace(kernel, phases=(*before, ir.Phase((slide.inner,), tuple(joined)), *after))
 
 
-def _exactly(kernel: Kernel, stmt: Reduce, types: Mapping[str, DType]) -> DType:
+def _exactly(kernel: ir.Kernel, stmt: ir.Reduce, types: Mapping[str, DType]) -> DType:
     """The type that what a reduction gives of a line is kept in: for an extreme that of the numbers
     it is one of. types: those of the kernel's values."""
     made = next((s for s in statements(kernel) if stmt.args[0] in defined_values(s)), None)
-    if stmt.op not in ("max", "min") or not isinstance(made, Compute) or made.op != "cast":
+    if stmt.op not in ("max", "min") or not isinstance(made, ir.Compute) or made.op != "cast":
         return stmt.dtype
     source = types[made.args[0]]
     exact = source.is_float and made.dtype.is_float and source.itemsize < stmt.dtype.itemsize

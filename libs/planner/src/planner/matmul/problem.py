@@ -10,22 +10,8 @@ import sympy
 import torch
 
 import gemm_templates
+import loop_ir as ir
 from gemm_templates import family_of
-from loop_ir import (
-    DType,
-    GatedPair,
-    Graph,
-    Kernel,
-    Load,
-    Matmul,
-    Prologue,
-    Symbol,
-    TensorRef,
-    TensorType,
-    is_plain,
-    over_operand,
-    whole_epilogue,
-)
 from loop_ir.ir import reads, statements, writes
 from planner.plan import Blocks, LaunchArg, LaunchPlan, Steps, Zeroed, define_source
 from planner.program import kernel_nodes
@@ -40,7 +26,7 @@ Hints = Mapping[str, int]
 class GraphFacts:
     """The facts about one graph, computed on first use."""
 
-    graph: Graph
+    graph: ir.Graph
 
     @functools.cached_property
     def inputs(self) -> frozenset[str]:
@@ -54,9 +40,9 @@ class GraphFacts:
         written = {name for node in self.graph.nodes for name in writes(node)}
         made: set[str] = set()
         for node in self.graph.nodes:
-            if isinstance(node, Kernel):
+            if isinstance(node, ir.Kernel):
                 made.update(writes(node))
-            elif isinstance(node, Matmul):
+            elif isinstance(node, ir.Matmul):
                 made.update(writes(node))
                 made.update(ref.buffer for _, _, ref in produced(node))
         return frozenset((made | self.inputs) - (written & self.inputs))
@@ -79,18 +65,18 @@ class GraphFacts:
         """Of all buffers and kernels of the graph."""
         kernels = kernel_nodes(self.graph)
         names = {name for node in self.graph.nodes for name in (*reads(node), *writes(node))}
-        names |= {node.out for node in self.graph.nodes if isinstance(node, Matmul)}
+        names |= {node.out for node in self.graph.nodes if isinstance(node, ir.Matmul)}
         names |= {b.name for kernel in kernels for b in kernel.buffers}
         return names | {kernel.name for kernel in kernels} | self.inputs
 
 
-def produced(node: Matmul) -> list[tuple[str, Kernel, TensorRef]]:
+def produced(node: ir.Matmul) -> list[tuple[str, ir.Kernel, ir.TensorRef]]:
     """The operands that prologues make: "a" or "b", how, and as what they are read."""
     both = zip("ab", node.operands, strict=True)
     return [(name, o.prologue, o.ref) for name, o in both if o.prologue is not None]
 
 
-def bytes_of(node: Matmul, hints: Mapping[str, int]) -> int:
+def bytes_of(node: ir.Matmul, hints: Mapping[str, int]) -> int:
     """The bytes of all tensors of a matmul and its epilogue."""
     types = [node.a.type, node.b.type, node.type]
     if node.epilogue is not None:
@@ -106,19 +92,19 @@ class MatmulTask:
     template's integers as expressions of sizes; batch: how many products. scales: what the
     problem's `block_scale` takes."""
 
-    node: Matmul
+    node: ir.Matmul
     problem: gemm_templates.Problem
-    a: TensorRef
-    b: TensorRef
-    prologues: tuple[tuple[Kernel, PrologueSource], ...]
-    finish: Kernel | None
+    a: ir.TensorRef
+    b: ir.TensorRef
+    prologues: tuple[tuple[ir.Kernel, PrologueSource], ...]
+    finish: ir.Kernel | None
     epilogue: EpilogueSource | None
-    out_type: TensorType
+    out_type: ir.TensorType
     buffers: dict[str, str]
     dims: dict[str, sympy.Expr]
     batch: sympy.Expr
-    b2: TensorRef | None = None
-    scales: tuple[TensorRef | sympy.Expr, ...] = ()
+    b2: ir.TensorRef | None = None
+    scales: tuple[ir.TensorRef | sympy.Expr, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -133,7 +119,7 @@ class MatmulTask:
         if self.finish is not None:
             kernels.append(self.finish)
         refs = (self.a, self.b, self.b2, bias, *self.scales, self.node.groups)
-        uses = [(ref.buffer, ref.type) for ref in refs if isinstance(ref, TensorRef)]
+        uses = [(ref.buffer, ref.type) for ref in refs if isinstance(ref, ir.TensorRef)]
         uses += [(b.name, b.type) for kernel in kernels for b in kernel.buffers]
         written = {b.name for kernel in kernels for b in kernel.buffers if b.written}
         made = Buffers(uses, hints, given={n: t for n, t in given.items() if n not in written})
@@ -153,7 +139,7 @@ class MatmulTask:
             before=(
                 *(made.argument(a) for _, source in self.prologues for a in source.args),
                 *(
-                    made.view(s.buffer, s.type) if isinstance(s, TensorRef) else made.argument(s)
+                    made.view(s.buffer, s.type) if isinstance(s, ir.TensorRef) else made.argument(s)
                     for s in self.scales
                 ),
             ),
@@ -173,7 +159,7 @@ class MatmulTask:
         found = {
             ref.buffer: x.as_strided(x.size(), x.stride(), 0)
             for ref, x in refs
-            if isinstance(ref, TensorRef) and isinstance(x, torch.Tensor)
+            if isinstance(ref, ir.TensorRef) and isinstance(x, torch.Tensor)
         }
         sources = [source for _, source in self.prologues]
         args = [
@@ -214,7 +200,7 @@ class MatmulTask:
         types = {"a": self.a.type, "b": self.b.type, "b2": self.b.type, "out": self.out_type}
         if self.b2 is not None:
             types["b2"] = replace(self.b.type, offset=self.b2.type.offset)
-        given = {n: TensorRef(b, types[n]) for n, b in self.buffers.items() if n in types}
+        given = {n: ir.TensorRef(b, types[n]) for n, b in self.buffers.items() if n in types}
         steps = template_steps(plan, name, values, given, self._expression, self.dims)
         if not self.batch.free_symbols:
             return steps
@@ -234,7 +220,7 @@ def template_steps(
     plan: gemm_templates.Plan,
     name: str,
     values: Mapping[str, LaunchArg],
-    described: Mapping[str, TensorRef],
+    described: Mapping[str, ir.TensorRef],
     expression: Callable[[str], sympy.Expr],
     dims: Mapping[str, Any],
 ) -> Steps:
@@ -246,7 +232,7 @@ def template_steps(
     given, allocate, launches = dict(values), [], []
     for memory in plan.workspaces:
         size = (expression(memory.elements_text),)
-        type_ = TensorType(DType(memory.dtype), size, (sympy.S.One,), device)
+        type_ = ir.TensorType(ir.DType(memory.dtype), size, (sympy.S.One,), device)
         if memory.zeroed:
             given[memory.name] = Zeroed(memory.name, type_)
             continue
@@ -288,11 +274,11 @@ def is_launchable(
 
 
 def make_task(
-    node: Matmul,
+    node: ir.Matmul,
     hints: Hints,
     aligned: frozenset[str],
     known: Mapping[sympy.Symbol, sympy.Integer] | None = None,
-    symbols: tuple[Symbol, ...] = (),
+    symbols: tuple[ir.Symbol, ...] = (),
     fused: bool = False,
 ) -> MatmulTask:
     """`aligned`: buffers that start at a multiple of 16 bytes. known: sizes that are what the
@@ -301,20 +287,22 @@ def make_task(
 
     Raises UnsupportedProblem or a TritonEmitError where templates cannot do this node."""
     epilogue, out_type, out = None, node.type, node.out
-    finish, products = whole_epilogue(node, symbols)
+    finish, products = ir.whole_epilogue(node, symbols)
     if finish is not None:
         rank = len(node.type.size)
         stride = (*(sympy.S.Zero for _ in finish.axes[rank:]), *node.type.stride)
         epilogue = emit_epilogue(finish, products, "epilogue", stride)
         out = epilogue.out
         kept = next(b.type for b in finish.buffers if b.name == out)
-        out_type = TensorType(kept.dtype, node.type.size, epilogue.out_stride[-rank:], kept.device)
+        out_type = ir.TensorType(
+            kept.dtype, node.type.size, epilogue.out_stride[-rank:], kept.device
+        )
     loaded = {"a": node.a, "b": node.b}
-    prologues: dict[str, tuple[Kernel, PrologueSource]] = {}
+    prologues: dict[str, tuple[ir.Kernel, PrologueSource]] = {}
     for operand, given in zip("ab", node.operands, strict=True):
         if fused and given.prologue is not None:
-            found = over_operand(given.prologue, given.ref)
-            if not isinstance(found, Prologue):
+            found = ir.over_operand(given.prologue, given.ref)
+            if not isinstance(found, ir.Prologue):
                 raise gemm_templates.UnsupportedProblem(found.reason)
             name = f"prologue_{operand}"
             source = emit_prologue(found.kernel, found.source, operand, name)
@@ -322,7 +310,7 @@ def make_task(
             loaded[operand] = found.source
     a, b = loaded["a"], loaded["b"]
     buffers = {"a": a.buffer, "b": b.buffer, "out": out}
-    bias = node.bias if is_plain(node) else None
+    bias = node.bias if ir.is_plain(node) else None
     if bias is not None:
         buffers["bias"] = bias.buffer
     all_dims = _dims(node, a.type, b.type, out_type)
@@ -382,12 +370,12 @@ def make_task(
 
 
 def make_gated_task(
-    node: Matmul,
-    pair: GatedPair,
+    node: ir.Matmul,
+    pair: ir.GatedPair,
     hints: Hints,
     aligned: frozenset[str],
     known: Mapping[sympy.Symbol, sympy.Integer] | None = None,
-    symbols: tuple[Symbol, ...] = (),
+    symbols: tuple[ir.Symbol, ...] = (),
 ) -> MatmulTask:
     """Both products of a pair, of which `node` has the epilogue, as one problem. Raises like
     `make_task`."""
@@ -403,7 +391,7 @@ def make_gated_task(
     )
 
 
-def _prologue(found: tuple[Kernel, PrologueSource] | None) -> gemm_templates.Prologue | None:
+def _prologue(found: tuple[ir.Kernel, PrologueSource] | None) -> gemm_templates.Prologue | None:
     if found is None:
         return None
     kernel, source = found
@@ -412,7 +400,7 @@ def _prologue(found: tuple[Kernel, PrologueSource] | None) -> gemm_templates.Pro
     besides = sum(
         s.dtype.itemsize / _shared(s.index)
         for s in statements(kernel)
-        if isinstance(s, Load) and s.buffer in source.args and axes <= s.index.free_symbols
+        if isinstance(s, ir.Load) and s.buffer in source.args and axes <= s.index.free_symbols
     )
     return gemm_templates.Prologue(
         source.name, source.text, params, source.dtype, besides, source.batched
@@ -420,8 +408,8 @@ def _prologue(found: tuple[Kernel, PrologueSource] | None) -> gemm_templates.Pro
 
 
 def _block_scale(
-    node: Matmul,
-) -> tuple[gemm_templates.BlockScale | None, tuple[TensorRef | sympy.Expr, ...]]:
+    node: ir.Matmul,
+) -> tuple[gemm_templates.BlockScale | None, tuple[ir.TensorRef | sympy.Expr, ...]]:
     """The factors of blocks along K, and what they take: the tensors, and strides that are no
     numbers."""
     scales = node.scales
@@ -441,7 +429,7 @@ def _shared(index: sympy.Expr) -> int:
     return max([1, *(int(d.args[1]) for d in index.atoms(FloorDiv) if d.args[1].is_Integer)])
 
 
-def _starts_aligned(ref: TensorRef | None) -> bool:
+def _starts_aligned(ref: ir.TensorRef | None) -> bool:
     """Whether it starts at a multiple of 16 bytes of its buffer."""
     start = ref.type.offset * ref.type.dtype.itemsize if ref is not None else sympy.S.Zero
     return start == 0 or all(
@@ -449,12 +437,14 @@ def _starts_aligned(ref: TensorRef | None) -> bool:
     )
 
 
-def _dims(node: Matmul, a: TensorType, b: TensorType, out: TensorType) -> dict[str, sympy.Expr]:
+def _dims(
+    node: ir.Matmul, a: ir.TensorType, b: ir.TensorType, out: ir.TensorType
+) -> dict[str, sympy.Expr]:
     bias = node.bias
     dims = {"M": a.size[-2], "N": b.size[-1], "K": a.size[-1]}
     for axes, type in (("am ak", a), ("bk bn", b), ("om on", out)):
         dims |= zip((f"stride_{axis}" for axis in axes.split()), type.stride[-2:], strict=True)
-    dims["stride_bias"] = bias.type.stride[0] if bias and is_plain(node) else sympy.S.One
+    dims["stride_bias"] = bias.type.stride[0] if bias and ir.is_plain(node) else sympy.S.One
     if node.groups is not None or (len(a.size) == 3 and a.size[0] != 1):
         for of, type in (("a", a), ("b", b), ("o", out)):
             dims[f"stride_{of}b"] = type.stride[0] if len(type.size) == 3 else sympy.S.Zero
@@ -462,10 +452,10 @@ def _dims(node: Matmul, a: TensorType, b: TensorType, out: TensorType) -> dict[s
 
 
 def _epilogue(
-    kernel: Kernel | None,
+    kernel: ir.Kernel | None,
     products: str,
     source: EpilogueSource | None,
-    type: TensorType,
+    type: ir.TensorType,
     hints: Hints,
 ) -> gemm_templates.Epilogue | None:
     if kernel is None or source is None:

@@ -2,15 +2,7 @@
 
 import sympy
 
-from loop_ir import (
-    Kernel,
-    across,
-    can_hold_together,
-    can_split_scans,
-    divides_lines,
-    picks_rows,
-    row_of_pieces,
-)
+import loop_ir as ir
 from loop_ir.ir import ranges_of
 from symexpr import bounds
 from triton_emit.errors import BadSchedule
@@ -25,7 +17,7 @@ from triton_emit.schedule import (
 from triton_emit.vectors import bends, reads_rows, slides
 
 
-def check(kernel: Kernel, schedule: Schedule) -> None:
+def check(kernel: ir.Kernel, schedule: Schedule) -> None:
     """Raises BadSchedule, which names the field, where the two do not fit."""
 
     def require(holds: bool, field: str, value: object, expected: str) -> None:
@@ -49,18 +41,18 @@ def check(kernel: Kernel, schedule: Schedule) -> None:
     stepping = s.kind == "looped" and s.steps <= s.rblock and may_step(kernel)
     require(s.steps == 1 or stepping, "steps", s.steps, "1: no scans in steps of several rows")
     fits = not s.lookback & (s.lookback - 1) and s.lookback >= 32 * s.num_warps and s.xblock == 1
-    sharing = s.kind == "looped" and can_split_scans(kernel) and fits
+    sharing = s.kind == "looped" and ir.can_split_scans(kernel) and fits
     expected = "0, or a power of two with one number a thread, of a looped kernel that scans a row"
     require(not s.lookback or sharing, "lookback", s.lookback, expected)
     expected = "1, or programs that each hold a piece of a row, of a persistent kernel"
     require(s.share == 1 or _shares(kernel, s), "share", s.share, expected)
-    lines = picks_rows(kernel), divides_lines(kernel), reads_rows(kernel)
-    planar = any((across(kernel), *lines, bends(kernel), slides(kernel)))
+    lines = ir.picks_rows(kernel), ir.divides_lines(kernel), reads_rows(kernel)
+    planar = any((ir.across(kernel), *lines, bends(kernel), slides(kernel)))
     expected = "flat: the kernel does not transpose"
     require(s.kind != "tiled" or planar, "kind", s.kind, expected)
     held = s.kind == "persistent"
     require(held or not walks(kernel), "kind", s.kind, "persistent: the kernel sums over rows")
-    whole = held and s.share == 1 and not row_of_pieces(kernel)
+    whole = held and s.share == 1 and not ir.row_of_pieces(kernel)
     for space in spaces if whole else ():
         inner = sympy.Mul(*(a.extent for a in space))
         high = bounds(inner, dict(ranges_of(kernel)))[1]
@@ -68,9 +60,9 @@ def check(kernel: Kernel, schedule: Schedule) -> None:
         require(fits, "rblock", s.rblock, f"at least the inner extent {high}")
 
 
-def _shares(kernel: Kernel, s: Schedule) -> bool:
+def _shares(kernel: ir.Kernel, s: Schedule) -> bool:
     """Whether programs can hold rows together, each a piece that is not empty."""
-    if s.kind != "persistent" or s.xblock != 1 or s.share < 1 or not can_hold_together(kernel):
+    if s.kind != "persistent" or s.xblock != 1 or s.share < 1 or not ir.can_hold_together(kernel):
         return False
     extent = int(sympy.Mul(*(a.extent for a in inner_spaces(kernel)[0])))
     piece = piece_of(extent, s.share)

@@ -6,19 +6,7 @@ from typing import TypeAlias
 
 import sympy
 
-from loop_ir import (
-    Axis,
-    DType,
-    Kernel,
-    Load,
-    Reduce,
-    Scan,
-    Stmt,
-    Store,
-    columns_part,
-    plane_of_row,
-    reduces_columns,
-)
+import loop_ir as ir
 from loop_ir.ir import statements
 from symexpr import bounds, symbol
 from triton_emit.forms.kernel import KernelWriter, ceiling_division
@@ -38,7 +26,7 @@ from triton_emit.vectors import access
 _PLAIN = frozenset(("sum", "prod", "max", "min", "any", "all", "softmax"))
 
 # A number that a chunk folds to: its type, what it starts from and its text.
-Total: TypeAlias = tuple[DType, str, str]
+Total: TypeAlias = tuple[ir.DType, str, str]
 
 
 class RowWriter(KernelWriter):
@@ -55,23 +43,23 @@ class RowWriter(KernelWriter):
     shares = False
     piece = ""
 
-    def __init__(self, kernel: Kernel, schedule: Schedule) -> None:
+    def __init__(self, kernel: ir.Kernel, schedule: Schedule) -> None:
         super().__init__(kernel, schedule)
         self.steps = schedule.steps
         self.by_row = not kernel.axes or (schedule.xblock == 1 and self.steps == 1)
         self.apart = self.steps > 1 or shares_factors(kernel, schedule.xblock)
-        self.apart &= columns_part(kernel)
+        self.apart &= ir.columns_part(kernel)
         many = len(kernel.axes) > 1 and not fills_less(kernel.axes[-1], schedule.xblock)
         self.apart |= schedule.xblock > 1 and many and shares_rows(kernel)
         self.ops.columns = not self.by_row
         self.turned = self._turned()
         whole = self.by_row and schedule.kind == "persistent" and schedule.share == 1
-        self.plane = plane_of_row(kernel) if whole and not walks(kernel) else ()
-        self.carries: dict[Scan, str] = {}
+        self.plane = ir.plane_of_row(kernel) if whole and not walks(kernel) else ()
+        self.carries: dict[ir.Scan, str] = {}
         self.before: list[str] = []
         self.dimensions = ("r",) if self.by_row else ("x", "r")
         if self.steps == self.turned == 1:
-            self.across = "r" if reduces_columns(kernel) else "x"
+            self.across = "r" if ir.reduces_columns(kernel) else "x"
 
     @property
     def chunk(self) -> int:
@@ -122,7 +110,7 @@ class RowWriter(KernelWriter):
         else:
             self.define_x(spread)
 
-    def inner_tile(self, number: int, space: tuple[Axis, ...], name: str, block: int) -> Tile:
+    def inner_tile(self, number: int, space: tuple[ir.Axis, ...], name: str, block: int) -> Tile:
         """The tile of an inner space, `block` places of which are called `name`."""
         suffix = str(number or "")
         prefix = f"r{suffix}_" if number else "r"
@@ -138,7 +126,7 @@ class RowWriter(KernelWriter):
             self.lines.head.append(f"r{k} = {tile.definitions[f'r{k}']}")
         return tile
 
-    def padded(self, axes: tuple[Axis, ...], body: Sequence[Stmt]) -> tuple[Axis, ...]:
+    def padded(self, axes: tuple[ir.Axis, ...], body: Sequence[ir.Stmt]) -> tuple[ir.Axis, ...]:
         """Inner axes, the last one as long as the next power of two where that is an eighth more at
         most: lanes without an element cost less than a quotient and a rest for each that has one.
         Not where all that `body` reads moves in vectors, which share those, unless a step of a loop
@@ -154,18 +142,21 @@ class RowWriter(KernelWriter):
         extent, wide = int(last.extent), next_power_of_two(int(last.extent))
         if extent == wide or 8 * extent < 7 * wide:
             return axes
-        if any(isinstance(s, Scan) or (isinstance(s, Reduce) and s.op not in _PLAIN) for s in body):
+        if any(
+            isinstance(s, ir.Scan) or (isinstance(s, ir.Reduce) and s.op not in _PLAIN)
+            for s in body
+        ):
             return axes
         found = (*others, replace(last, extent=sympy.Integer(wide)))
         high = bounds(sympy.Mul(*(a.extent for a in found)), self.ranges)[1]
         if self.bits == 32 and (high is None or high > INT32_MAX - 65536):
             return axes
-        moved = [s for s in body if isinstance(s, Load | Store)]
+        moved = [s for s in body if isinstance(s, ir.Load | ir.Store)]
         own, new = ([access(self.kernel, s, over) for s in moved] for over in (axes, found))
         lost = any(a > b for a, b in zip(own, new, strict=True))
         return axes if lost or (1 not in own and self.chunk != wide) else found
 
-    def mask_inner(self, tile: Tile, axes: tuple[Axis, ...], block: int) -> None:
+    def mask_inner(self, tile: Tile, axes: tuple[ir.Axis, ...], block: int) -> None:
         """Bounds of an inner tile of these axes, whose blocks overhang its end, and whose last axis
         may be padded."""
         name = tile.flat.replace("rindex", "rmask")
@@ -189,20 +180,20 @@ class RowWriter(KernelWriter):
         return f"{last}[:, None] * {v} + tl.arange(0, {v})[None, :]"
 
     def _turned(self) -> int:
-        ways = {s.reverse for s in statements(self.kernel) if isinstance(s, Scan)}
+        ways = {s.reverse for s in statements(self.kernel) if isinstance(s, ir.Scan)}
         if ways != {True} or not self.by_row or len(self.spaces) > 1:
             return 1
         least = min(b.type.dtype.itemsize for b in self.kernel.buffers)
         return min(8, 16 // least, self.schedule.rblock)
 
-    def turns(self, stmt: Load | Store) -> bool:
+    def turns(self, stmt: ir.Load | ir.Store) -> bool:
         """Elements of rows that lie apart (places that are data, steps of two): where Triton knows
         of no neighbours along either dimension, it lays the lanes of a warp along the first, here
         that of rows, and what is loaded goes through shared memory to be joined with what is not
         (softmax of windows with biases of a table, 1024 x 8 x 49 x 49 of bf16)."""
         if self.space < 0 or self.steps > 1 or self.dimensions != ("x", "r"):
             return False
-        if reduces_columns(self.kernel) or isinstance(stmt, Store):
+        if ir.reduces_columns(self.kernel) or isinstance(stmt, ir.Store):
             return False
         runs = [self.run_of(stmt, self.tiles[key]) for key in ("x", self.inner)]
         return runs == [0, 0] and self.whole_mask(stmt)

@@ -2,17 +2,7 @@
 
 from typing import Literal
 
-from loop_ir import (
-    Axis,
-    Kernel,
-    Load,
-    Reduce,
-    Scan,
-    Store,
-    columns_at_once,
-    picks_along,
-    reduces_columns,
-)
+import loop_ir as ir
 from loop_ir.ir import scans, statements
 from triton_emit.schedule.h200 import LANES, LINE, MULTIPROCESSORS, WARPS
 from triton_emit.schedule.record import Schedule, next_power_of_two
@@ -27,13 +17,13 @@ _WHOLE_COLUMNS, _WHOLE_TILE = 1024, 16384
 _STEPPING = 8
 
 
-def persistent_columns(kernel: Kernel, rblock: int, bits: Literal[32, 64]) -> Schedule:
+def persistent_columns(kernel: ir.Kernel, rblock: int, bits: Literal[32, 64]) -> Schedule:
     """Neighbouring rows, so that each step along the reduction reads a cache line or two; 16 or
     32 elements a thread (sums of four heads of bf16 on an H200: 113 us with 128 rows of a warp, 164
     with 64; means of windows of 8 x 8 of bf16 on an H100: 51 us with 32, 63 with 16). More where
     something is stored for each element: of columns of few rows a tile has several whole (means of
     31 x 50 of f32 and what is left of them on an H100: 95 us in tiles of 256 rows, 121 of 64)."""
-    if any(isinstance(s, Store) for p in kernel.phases if p.axes for s in p.body):
+    if any(isinstance(s, ir.Store) for p in kernel.phases if p.axes for s in p.body):
         tile = 8192 if fills_less(kernel.axes[-1], LINE) else 4096
         xblock = max(32, min(256, tile // rblock))
         warps = xblock * rblock // (512 if tile == 8192 else 1024)
@@ -45,7 +35,7 @@ def persistent_columns(kernel: Kernel, rblock: int, bits: Literal[32, 64]) -> Sc
 
 
 def whole_columns(
-    kernel: Kernel, width: int, rows: int, rblock: int, bits: Literal[32, 64]
+    kernel: ir.Kernel, width: int, rows: int, rblock: int, bits: Literal[32, 64]
 ) -> Schedule | None:
     """Of columns of up to 1024 elements that are read again for what is stored of each, and stored
     as they lie: tiles that programs hold, 32 elements a thread (on an H100, softmax of 64 x 512 x
@@ -69,7 +59,7 @@ def whole_columns(
 
 
 def looped_columns(
-    kernel: Kernel, width: int, rows: int, beside: int, bits: Literal[32, 64]
+    kernel: ir.Kernel, width: int, rows: int, beside: int, bits: Literal[32, 64]
 ) -> Schedule:
     """Few rows a program where there are few: each has the whole reduction to do, with as many
     warps as keep the multiprocessors reading; 16 elements a thread, 8 where each is a load of its
@@ -84,7 +74,7 @@ def looped_columns(
     if may_step(kernel) and width >= 2 * _STEPPING and beside >= min(rows, LANES):
         return _stepping(kernel, width, rows, beside, bits)
     line = 0 if scanning else _stored_line(kernel)
-    xblock = 64 if scanning else line or columns_at_once(kernel)
+    xblock = 64 if scanning else line or ir.columns_at_once(kernel)
     least = MULTIPROCESSORS * (4 if scanning else 3) // 2  # programs
     while xblock > 16 and rows < least * xblock:
         xblock //= 2
@@ -118,27 +108,29 @@ def looped_columns(
     return Schedule("looped", xblock, rblock, warps, index_bits=bits)
 
 
-def _places(kernel: Kernel) -> bool:
+def _places(kernel: ir.Kernel) -> bool:
     """It finds the places of extremes: narrow tiles, few elements a thread, which holds two numbers
     for each (argmax of the middle of 64 x 4096 x 4095 on an H100: of bf16 815 us by eight warps,
     994 in tiles of 64 x 16 by four; of f32 776 by four, 819)."""
-    return any(isinstance(s, Reduce) and s.op in ("argmax", "argmin") for s in statements(kernel))
+    return any(
+        isinstance(s, ir.Reduce) and s.op in ("argmax", "argmin") for s in statements(kernel)
+    )
 
 
-def _loads(kernel: Kernel) -> int:
-    return sum(isinstance(s, Load) for p in kernel.phases if p.axes for s in p.body)
+def _loads(kernel: ir.Kernel) -> int:
+    return sum(isinstance(s, ir.Load) for p in kernel.phases if p.axes for s in p.body)
 
 
-def picked_columns(kernel: Kernel, rows: int, bits: Literal[32, 64]) -> Schedule | None:
+def picked_columns(kernel: ir.Kernel, rows: int, bits: Literal[32, 64]) -> Schedule | None:
     """Of sums of rows at places that are data: each thread has as many neighbouring columns as an
     access moves, and goes from row to row (bags of 100 rows of 64 of f32, 2**13 of them, by hand on
     an H200: 37 us, 57 in steps of 8 rows, 89 in tiles of 8 columns, 97 by torch's)."""
     phases = [p for p in kernel.phases if p.axes]
-    if len(phases) != 1 or not kernel.axes or not picks_along(kernel, kernel.axes[-1]):
+    if len(phases) != 1 or not kernel.axes or not ir.picks_along(kernel, kernel.axes[-1]):
         return None
-    if any(isinstance(s, Store | Scan) for s in phases[0].body):
+    if any(isinstance(s, ir.Store | ir.Scan) for s in phases[0].body):
         return None
-    loads = [s for s in phases[0].body if isinstance(s, Load)]
+    loads = [s for s in phases[0].body if isinstance(s, ir.Load)]
     beside = [s for s in loads if neighbours(s.index, kernel.axes[-1:]) > 1]
     if not beside:
         return None
@@ -148,55 +140,57 @@ def picked_columns(kernel: Kernel, rows: int, bits: Literal[32, 64]) -> Schedule
     return Schedule("looped", xblock, 1, max(1, xblock // (LANES * each)), index_bits=bits)
 
 
-def _stores_rows(kernel: Kernel) -> bool:
+def _stores_rows(kernel: ir.Kernel) -> bool:
     """What is stored lies along the inner axes, across the columns that are read: squares of lines
     suit both (gradient of a norm of channels, stored as it lies where they come last, 64 x 192 x
     3136 of bf16 on an H200: 80 us with 64 x 64, 88 with 64 x 32)."""
     return any(
-        isinstance(s, Store) and s.index.coeff(p.axes[-1].symbol) == 1
+        isinstance(s, ir.Store) and s.index.coeff(p.axes[-1].symbol) == 1
         for p in kernel.phases
         if p.axes
         for s in p.body
     )
 
 
-def _stored_line(kernel: Kernel) -> int:
+def _stored_line(kernel: ir.Kernel) -> int:
     """Columns that are a line of the widest that is read or stored for each element, where
     something is stored; else 0. Wider tiles leave fewer rows to a step (layer norm of 192 channels
     of 64 x 56 x 56 of bf16 on an H200: 51 us with 64 x 32, 63 with 128 x 32, 70 with 128 x 16)."""
     inner = {a.symbol for p in kernel.phases for a in p.axes}
     last = kernel.axes[-1].symbol
     inside = [s for p in kernel.phases if p.axes for s in p.body]
-    moved = [s for s in inside if isinstance(s, Load | Store) and last in s.index.free_symbols]
-    if not any(isinstance(s, Store) for s in moved):
+    moved = [
+        s for s in inside if isinstance(s, ir.Load | ir.Store) and last in s.index.free_symbols
+    ]
+    if not any(isinstance(s, ir.Store) for s in moved):
         return 0
     types = {b.name: b.type.dtype for b in kernel.buffers}
     sizes = {types[s.buffer].itemsize for s in moved if not inner.isdisjoint(s.index.free_symbols)}
     return max(16, LINE // max(sizes, default=4))
 
 
-def may_step(kernel: Kernel) -> bool:
+def may_step(kernel: ir.Kernel) -> bool:
     """It scans, and does nothing else along its inner axes that joins elements."""
-    return scans(kernel) and not any(isinstance(s, Reduce) for s in statements(kernel))
+    return scans(kernel) and not any(isinstance(s, ir.Reduce) for s in statements(kernel))
 
 
-def fills_less(axis: Axis, xblock: int) -> bool:
+def fills_less(axis: ir.Axis, xblock: int) -> bool:
     """The points of an axis are fewer than half of a block."""
     return bool(axis.extent.is_Integer and 2 * axis.extent < xblock)
 
 
-def shares_factors(kernel: Kernel, xblock: int) -> bool:
+def shares_factors(kernel: ir.Kernel, xblock: int) -> bool:
     """It reduces columns, those of one place of the outer axes with the same factors: `w[i0*256 +
     r0]` beside `x[i0*802816 + r0*3136 + i1]`. A program has columns of one such place, so that it
     reads each factor, and computes what hangs on it alone, once. Not where the place has so few
     that less than half of a program's `xblock` would be some."""
-    if len(kernel.axes) < 2 or not reduces_columns(kernel):
+    if len(kernel.axes) < 2 or not ir.reduces_columns(kernel):
         return False
     if fills_less(kernel.axes[-1], xblock):
         return False
     *others, last = (a.symbol for a in kernel.axes)
     return any(
-        isinstance(s, Load)
+        isinstance(s, ir.Load)
         and last not in s.index.free_symbols
         and not s.index.free_symbols.isdisjoint(others)
         for p in kernel.phases
@@ -206,7 +200,7 @@ def shares_factors(kernel: Kernel, xblock: int) -> bool:
 
 
 def _stepping(
-    kernel: Kernel, width: int, rows: int, beside: int, bits: Literal[32, 64]
+    kernel: ir.Kernel, width: int, rows: int, beside: int, bits: Literal[32, 64]
 ) -> Schedule:
     """Each warp reads cache lines of its own rows, as many as registers hold, and a thread scans
     its one or two columns without a word to others; then warps are joined. (4096 x 16384
@@ -214,11 +208,11 @@ def _stepping(
     xblock = 64 if 2 * rows >= 3 * MULTIPROCESSORS * 64 and beside > LANES else 32
     inner = {a.symbol for p in kernel.phases for a in p.axes}
     loads = sum(
-        isinstance(s, Load) and not inner.isdisjoint(s.index.free_symbols)
+        isinstance(s, ir.Load) and not inner.isdisjoint(s.index.free_symbols)
         for s in statements(kernel)
     )
     numbers = max(1, loads) * max(1, _element_bytes(kernel) // 4)
-    if any(isinstance(s, Scan) and s.op in PAIRS[Scan] for s in statements(kernel)):
+    if any(isinstance(s, ir.Scan) and s.op in PAIRS[ir.Scan] for s in statements(kernel)):
         numbers *= 2
     steps = max(4, 32 // next_power_of_two(numbers))
     steps = min(steps, next_power_of_two(width) // _STEPPING)
@@ -227,7 +221,7 @@ def _stepping(
     )
 
 
-def _element_bytes(kernel: Kernel) -> int:
+def _element_bytes(kernel: ir.Kernel) -> int:
     """Bytes of the widest element that a kernel keeps a full tile of."""
     sizes = [b.type.dtype.itemsize for b in kernel.buffers if len(b.type.size) > 1]
     return max(sizes, default=4)

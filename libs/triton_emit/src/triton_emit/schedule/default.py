@@ -5,16 +5,7 @@ from dataclasses import replace
 
 import sympy
 
-from loop_ir import (
-    HELD_ROW,
-    Kernel,
-    columns_part,
-    pair_softmax,
-    plane_of_row,
-    programs_of_row,
-    reduces_columns,
-    shares_scans,
-)
+import loop_ir as ir
 from loop_ir.ir import at_hints, hints_of
 from triton_emit.schedule.columns import (
     PERSISTENT_COLUMNS,
@@ -45,7 +36,7 @@ from triton_emit.schedule.traits import (
 )
 
 
-def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
+def default_schedule(kernel: ir.Kernel, hints: Mapping[str, int]) -> Schedule:
     """A schedule that is good on an H200 without tuning; `hints`: typical values of symbols.
 
     Memory-bound kernels want 16-byte vectors, 8 or 16 elements a thread in flight, and at least
@@ -60,17 +51,17 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
     bound = inner_bound(kernel)
     widest = max(1, *(at_hints(e, hints) for e in inner))
     rblock = next_power_of_two(bound or 1)
-    small = bound is not None and rblock <= HELD_ROW
+    small = bound is not None and rblock <= ir.HELD_ROW
     # a dynamic row far narrower than its bound would waste most of a persistent tile
     snug = bound is not None and bound <= 4 * widest
-    columns = reduces_columns(kernel)
-    if plane_of_row(kernel):
+    columns = ir.reduces_columns(kernel)
+    if ir.plane_of_row(kernel):
         return Schedule("persistent", 1, rblock, max(1, min(16, rblock // 1024)), index_bits=bits)
     if walks(kernel):
         return walking(kernel, rblock, bits)
-    if shares_scans(kernel, hints):
+    if ir.shares_scans(kernel, hints):
         return looking_back(kernel, bits)
-    if (share := programs_of_row(kernel, hints)) > 1:
+    if (share := ir.programs_of_row(kernel, hints)) > 1:
         return together(kernel, share, bits)
     if (picked := picked_columns(kernel, rows, bits)) is not None and can_loop(kernel):
         return picked
@@ -79,7 +70,7 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
     if columns and snug and (whole := whole_columns(kernel, widest, rows, rblock, bits)):
         return whole
     if columns and can_loop(kernel):
-        parts = columns_part(kernel)
+        parts = ir.columns_part(kernel)
         beside = at_hints(kernel.axes[-1].extent, hints) if parts else rows
         return looped_columns(kernel, widest, rows, beside, bits)
     if shares_rows(kernel) and rows >= 4 * MULTIPROCESSORS * 16 and widest >= ROW:
@@ -102,7 +93,7 @@ def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
         short = held(kernel, next_power_of_two(widest), rows, bits)
         if short.xblock > 1 and can_loop(kernel):
             return replace(short, kind="looped")  # one step of rows as long as the typical ones
-    schedule = looped(pair_softmax(kernel), widest, rows, bits)
+    schedule = looped(ir.pair_softmax(kernel), widest, rows, bits)
     if snug and kept <= MOST_KEPT and rblock == schedule.rblock:
         return replace(schedule, kind="persistent")  # one step, after which nothing is read again
     return schedule

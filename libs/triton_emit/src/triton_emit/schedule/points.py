@@ -7,18 +7,7 @@ from typing import Literal
 
 import sympy
 
-from loop_ir import (
-    Compute,
-    Const,
-    DType,
-    Kernel,
-    Load,
-    Store,
-    across,
-    beside,
-    divides_lines,
-    picks_rows,
-)
+import loop_ir as ir
 from loop_ir.ir import ITERATED, at_hints, statements
 from triton_emit.idioms import cheaper
 from triton_emit.pairs import paired
@@ -51,18 +40,18 @@ _LONG_STEPS = frozenset(("zeta", "gamma_series", "gamma_fraction"))
 
 
 def of_points(
-    kernel: Kernel, rows: int, hints: Mapping[str, int], bits: Literal[32, 64]
+    kernel: ir.Kernel, rows: int, hints: Mapping[str, int], bits: Literal[32, 64]
 ) -> Schedule:
     """Of a kernel without inner axes. rows: its points."""
     columns = at_hints(kernel.axes[-1].extent, hints) if kernel.axes else 1
-    other = across(kernel)
+    other = ir.across(kernel)
     if other is not None:
-        neighbours = at_hints(beside(kernel, other), hints)
+        neighbours = at_hints(ir.beside(kernel, other), hints)
         if min(columns, neighbours) >= NARROW:
             return _tiled(kernel, columns, neighbours, rows, bits)
-    elif picks_rows(kernel) and columns >= ROW:
+    elif ir.picks_rows(kernel) and columns >= ROW:
         return replace(_picking(columns, bits), vector=int(combines_ones(kernel)))
-    divided = divides_lines(cheaper(kernel))
+    divided = ir.divides_lines(cheaper(kernel))
     if columns >= LONG and ("rows" in divided or reads_rows(kernel)):
         return replace(_picking(columns, bits), vector=vector(kernel))
     x = _snug(columns, (256, 128)) if "columns" in divided else 0
@@ -76,14 +65,14 @@ def of_points(
         plane = _plane(kernel, columns, rows, bits)
         if plane is not None:
             return plane
-    if any(isinstance(s, Store) and s.mode == "mul" for s in statements(kernel)):
+    if any(isinstance(s, ir.Store) and s.mode == "mul" for s in statements(kernel)):
         # A program tries again until all of its products are done: few wait for the slowest.
         return Schedule("flat", 128, num_warps=4, index_bits=bits)
     flat = replace(_flat(rows, bits), vector=vector(kernel))
-    if steps := {s.op for s in statements(kernel) if isinstance(s, Compute)} & ITERATED.keys():
+    if steps := {s.op for s in statements(kernel) if isinstance(s, ir.Compute)} & ITERATED.keys():
         # Few wait for the one of most steps; each element has a function of its own in the text.
         return replace(flat, xblock=512 if steps.isdisjoint(_LONG_STEPS) else 128, num_warps=4)
-    if any(isinstance(s, Compute) and s.op == "rarely" for s in statements(kernel)):
+    if any(isinstance(s, ir.Compute) and s.op == "rarely" for s in statements(kernel)):
         # Its warps wait for each other before they branch (bessel_j0 of 2**25 f32 on an H100:
         # 99 us in blocks of 1024 of four warps, 95 of two, 94 in blocks of 512 of one).
         xblock = min(512, flat.xblock)
@@ -98,7 +87,7 @@ def of_points(
         flat = replace(flat, num_warps=2 * flat.num_warps)
     if reads_windows(kernel):
         # means of 3 x 3 x 3 of f32 on an H100: 814 us of two a thread, 906 of four
-        loads = sum(isinstance(s, Load) for s in statements(kernel))
+        loads = sum(isinstance(s, ir.Load) for s in statements(kernel))
         return replace(
             flat, num_warps=min(32, (4 if loads >= _LARGE_WINDOW else 2) * flat.num_warps)
         )
@@ -113,14 +102,14 @@ def _flat(points: int, bits: Literal[32, 64]) -> Schedule:
     return Schedule("flat", xblock, num_warps=warps, index_bits=bits)
 
 
-def _pairs(kernel: Kernel, points: int, bits: Literal[32, 64]) -> Schedule | None:
+def _pairs(kernel: ir.Kernel, points: int, bits: Literal[32, 64]) -> Schedule | None:
     """Four pairs of neighbours side by side a thread; two where a point is several rows of them.
     None of what would leave no registers."""
     length = sum(1 for _ in statements(kernel))
     both = paired(kernel) if length <= 4 * _MOST_PAIRED else None
     if both is None:
         return None
-    stored = Counter(s.buffer for s in statements(both) if isinstance(s, Store))
+    stored = Counter(s.buffer for s in statements(both) if isinstance(s, ir.Store))
     each = max(stored.values())
     if sum(1 for _ in statements(both)) > min(each, 4) * _MOST_PAIRED:
         return None
@@ -131,7 +120,9 @@ def _pairs(kernel: Kernel, points: int, bits: Literal[32, 64]) -> Schedule | Non
     return replace(flat, xblock=xblock, num_warps=xblock // 64, vector=2, pairs=True)
 
 
-def _tiled(kernel: Kernel, columns: int, rows: int, points: int, bits: Literal[32, 64]) -> Schedule:
+def _tiled(
+    kernel: ir.Kernel, columns: int, rows: int, points: int, bits: Literal[32, 64]
+) -> Schedule:
     """64 elements a side are a cache line or two of any type; 16 of them a thread, 8 of bytes
     (9000 x 7000 of bf16 in 8 bits, and transposed, on an H100: 154 us, 163 of 16). Long columns
     that end inside of a line are stored in longer pieces (channels first of 128 x 126 x 126 x 64 of
@@ -147,7 +138,7 @@ def _tiled(kernel: Kernel, columns: int, rows: int, points: int, bits: Literal[3
     return Schedule("tiled", x, num_warps=warps, index_bits=bits, yblock=y)
 
 
-def _stores_odd_halves(kernel: Kernel) -> bool:
+def _stores_odd_halves(kernel: ir.Kernel) -> bool:
     """Elements of 16 bits are stored along the last axis, in rows that may begin at odd places, of
     which no two are stored at once (channels first of 128 x 55 x 55 x 128 of bf16 on an H200: 71 us
     of 64 x 64, 81 of 256 x 32)."""
@@ -156,7 +147,7 @@ def _stores_odd_halves(kernel: Kernel) -> bool:
     starts = (
         sympy.expand(s.index - last)
         for s in statements(kernel)
-        if isinstance(s, Store) and sizes[s.buffer] == 2
+        if isinstance(s, ir.Store) and sizes[s.buffer] == 2
     )
     return any(
         last not in e.free_symbols and any(t.as_coeff_Mul()[0] % 2 for t in sympy.Add.make_args(e))
@@ -164,13 +155,13 @@ def _stores_odd_halves(kernel: Kernel) -> bool:
     )
 
 
-def _divides_longs(kernel: Kernel) -> bool:
+def _divides_longs(kernel: ir.Kernel) -> bool:
     """Integers of 64 bits are divided by others that are known only when it runs."""
-    numbers = {s.out for s in statements(kernel) if isinstance(s, Const)}
+    numbers = {s.out for s in statements(kernel) if isinstance(s, ir.Const)}
     return any(
-        isinstance(s, Compute)
+        isinstance(s, ir.Compute)
         and s.op in ("floordiv", "truncdiv", "mod", "fmod")
-        and s.dtype in (DType.i64, DType.u64)
+        and s.dtype in (ir.DType.i64, ir.DType.u64)
         and s.args[1] not in numbers
         for s in statements(kernel)
     )
@@ -185,7 +176,7 @@ def _of_long(flat: Schedule, long: bool) -> Schedule:
     return replace(flat, xblock=xblock, num_warps=xblock // 64)
 
 
-def _plane(kernel: Kernel, columns: int, points: int, bits: Literal[32, 64]) -> Schedule | None:
+def _plane(kernel: ir.Kernel, columns: int, points: int, bits: Literal[32, 64]) -> Schedule | None:
     """Rows that share what is computed or read for their columns, or the reverse: 8 elements a
     thread, 16 where no windows are read. What resamples takes neighbours in pairs: what the lanes
     of a warp read then lies in one line. None where a tile would be a fifth empty, or where there

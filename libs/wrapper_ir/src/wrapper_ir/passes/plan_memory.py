@@ -10,16 +10,7 @@ import sympy
 
 from symexpr import Evaluation, known
 from tensor_ir import TensorType
-from wrapper_ir.analysis import (
-    alias_source,
-    definitions,
-    param_roots,
-    ranges,
-    sample_envs,
-    storages,
-    uses,
-    walk,
-)
+from wrapper_ir import analysis
 from wrapper_ir.memory import hint_env
 from wrapper_ir.ops import Allocate, ExternCall, Free, If, Op, Program, Reuse
 
@@ -63,7 +54,7 @@ class _Bytes:
     programs repeat few sizes many times. Of a program without symbols each is one number."""
 
     def __init__(self, program: Program, types: Iterable[TensorType]) -> None:
-        self.ranges: Ranges = ranges(program)
+        self.ranges: Ranges = analysis.ranges(program)
         sizes = {type: _factors(self._size(type)) for type in dict.fromkeys(types)}
         found = {term: None for size in sizes.values() for term in size}
         self.terms = tuple(found) or (sympy.S.One,)
@@ -72,7 +63,7 @@ class _Bytes:
         }
         self.none: Count = (0,) * len(self.terms)
         self.positive = all(known(term >= 0, self.ranges) is True for term in self.terms)
-        at = [Evaluation(env) for env in (hint_env(program), *sample_envs(program))]
+        at = [Evaluation(env) for env in (hint_env(program), *analysis.sample_envs(program))]
         self._at = [[int(each.value(term)) for term in self.terms] for each in at]
         self._order: dict[Count, bool] = {}
         self._values: dict[Count, list[int]] = {}
@@ -94,7 +85,7 @@ class _Bytes:
         """At most so many bytes are made inside of an op: the blocks of `if`."""
         total = self.none
         if isinstance(op, If):
-            for made in map(_made, walk((*op.then, *op.orelse))):
+            for made in map(_made, analysis.walk((*op.then, *op.orelse))):
                 for type in made.values():
                     total = added(total, self.counts[type])
         return total
@@ -144,13 +135,13 @@ class _Dead:
 class _Plan:
     def __init__(self, program: Program, fresh: frozenset[str]) -> None:
         self.ops: list[Op | None] = list(program.ops)
-        made = (type for op in walk(program.ops) for type in _made(op).values())
+        made = (type for op in analysis.walk(program.ops) for type in _made(op).values())
         self.bytes = _Bytes(program, made)
         self.types: dict[str, TensorType] = {}  # type of the whole storage that a name owns
         self.reusable: set[str] = set()
         self.ends: dict[str, int] = {}  # name -> op that frees it or takes it over
-        roots = storages(program.ops, param_roots(program))
-        self.returned = {roots[name] for op in program.ops[-1:] for name in uses(op)}
+        roots = analysis.storages(program.ops, analysis.param_roots(program))
+        self.returned = {roots[name] for op in program.ops[-1:] for name in analysis.uses(op)}
         live: list[Count] = []  # bytes held after each op
         total = self.bytes.none
         for i, op in enumerate(program.ops):
@@ -261,6 +252,6 @@ class _Plan:
 
 def _made(op: Op) -> dict[str, TensorType]:
     """Storages that an op makes."""
-    if isinstance(op, Allocate | ExternCall) and alias_source(op) is None:
-        return dict(definitions(op))
+    if isinstance(op, Allocate | ExternCall) and analysis.alias_source(op) is None:
+        return dict(analysis.definitions(op))
     return {}
