@@ -6,18 +6,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, fx
 
+from aten_lowering.registry import named
+
 aten = torch.ops.aten
 # The vendor's calls, which compute nothing else on the way.
-CALLS = frozenset(
-    {
-        aten.convolution.default,
-        aten.mm.default,
-        aten.addmm.default,
-        aten.bmm.default,
-        aten.baddbmm.default,
-        aten.linear.default,
-    }
-)
+CALLS = frozenset(named("convolution mm addmm bmm baddbmm linear"))
 # Places of a window, so that its kernel names each; and of 16-bit images, which are read one by one
 # where the vendor's kernels take two. On an H200, eager / Inductor / ours in us: 3x3 of f32 1239 /
 # 862 / 318, 7x7 632 / 435 / 218; 3x3 of bf16 721 / 292 / 207, but 5x5 411 / 159 / 225, and 3x3 in

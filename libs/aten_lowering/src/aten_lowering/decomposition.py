@@ -16,6 +16,7 @@ from aten_lowering.extern import by_design
 from aten_lowering.foreach import FOREACH
 from aten_lowering.layouts import OPERANDS, laid_out
 from aten_lowering.lowerings import TABLE
+from aten_lowering.registry import named
 from aten_lowering.rules import RULES
 from aten_lowering.torch_compat import (
     composite_operators,
@@ -56,30 +57,18 @@ _STATISTICS: list[Any] = [aten._fused_rms_norm, aten._softmax, aten.native_layer
 # Left whole: torch's decomposition writes in place where the result's strides are not the input's,
 # or gives another number than eager.
 _WHOLE = frozenset(
-    {
-        aten.index_fill.int_Scalar,
-        aten.index_fill.int_Tensor,
-        aten.multilabel_margin_loss_forward.default,
-    }
+    named("index_fill.int_Scalar index_fill.int_Tensor multilabel_margin_loss_forward")
 )
 
 # Eager writes into `clone_preserve_strides` of the first argument, which is a plain clone where
 # elements share memory; torch's fake tensors keep those strides, which cannot hold the result.
-_INTO_A_CLONE = (
-    aten.select_scatter.default,
-    aten.slice_scatter.default,
-    aten.diagonal_scatter.default,
-    aten.as_strided_scatter.default,
-)
+_INTO_A_CLONE = named("select_scatter slice_scatter diagonal_scatter as_strided_scatter")
 
 # On the CPU eager saves their statistics in the type of the weight; torch's fake tensors say the
 # type of the input, which autograd would take for the backward graph.
-_STATISTICS_OF_WEIGHT = (
-    aten.native_layer_norm.default,
-    aten.native_group_norm.default,
-    aten.native_batch_norm.default,
-    aten._native_batch_norm_legit_functional.default,
-    aten._native_batch_norm_legit.no_stats,
+_STATISTICS_OF_WEIGHT = named(
+    "native_layer_norm native_group_norm native_batch_norm "
+    "_native_batch_norm_legit_functional _native_batch_norm_legit.no_stats"
 )
 
 Decompositions = dict[OpOverload, Callable[..., Any]]

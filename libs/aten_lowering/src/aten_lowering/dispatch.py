@@ -9,7 +9,7 @@ from torch import fx
 from aten_lowering.call import Call
 from aten_lowering.errors import CannotLower, NotPlain
 from aten_lowering.lowerings import TABLE
-from aten_lowering.registry import NAMES
+from aten_lowering.registry import NAMES, by_rule
 
 aten = torch.ops.aten
 
@@ -20,14 +20,11 @@ _RAGGED = "sums of as many rows as data says"
 # numbers in 64 bins 253 us, 101 by torch's.)
 _RUNS = "runs as long as data says"
 _SHARED = "counts in shared memory"
-_REASONS = {
-    aten._embedding_bag.default: _RAGGED,
-    aten._embedding_bag_forward_only.default: _RAGGED,
-    aten.histc.default: _SHARED,
-    aten.repeat_interleave.Tensor: _RUNS,
-    aten.segment_reduce.default: _RAGGED,
-    aten._segment_reduce_backward.default: _RAGGED,
-}
+_REASONS = by_rule(
+    (_RAGGED, "_embedding_bag _embedding_bag_forward_only segment_reduce _segment_reduce_backward"),
+    (_SHARED, "histc"),
+    (_RUNS, "repeat_interleave.Tensor"),
+)
 
 
 def run_lowering(call: Call) -> str | None:

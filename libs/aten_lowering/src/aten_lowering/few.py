@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from aten_lowering.meta import expr
+from aten_lowering.registry import named
 
 aten = torch.ops.aten
 Sizes = Sequence[sympy.Expr]
@@ -31,12 +32,7 @@ _SPREAD = 1 << 15
 
 _PUTS = (aten.index_put.default, aten._unsafe_index_put.default)
 # Those that name a dimension and an index of as many dimensions, or a line of them.
-_ALONG = (
-    aten.scatter_add.default,
-    aten.scatter.reduce,
-    aten.scatter_reduce.two,
-    aten.index_reduce.default,
-)
+_ALONG = named("scatter_add scatter.reduce scatter_reduce.two index_reduce")
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
+from aten_lowering.registry import by_rule
 from aten_lowering.torch_compat import (
     compute_elementwise_output_logical_to_physical_perm,
     compute_elementwise_output_strides,
@@ -203,47 +204,28 @@ def resampled_on_cuda(op: OpOverload, x: Tensor, *args: Any) -> Any:
 
 
 # Of operators that stay whole: rules on their operands.
-OPERANDS: dict[OpOverload, Callable[..., Any]] = {
-    aten.add.Tensor: alike_if_scaled,
-    aten.sub.Tensor: alike_if_scaled,
-    aten.index.Tensor: indexed,
-    aten.copysign.Tensor: alike,
-    aten.floor_divide.default: alike,
-    aten.div.Tensor_mode: alike,
-    aten.logical_and.default: alike,
-    aten.logical_or.default: alike,
-    aten.logical_xor.default: alike,
-    aten.pow.Scalar: power_of_number,
-    aten.native_batch_norm.default: suggested_input_on_cpu,
-    aten._native_batch_norm_legit_functional.default: suggested_input_on_cpu,
-    aten._native_batch_norm_legit_no_training.default: suggested_input_on_cpu,
-    aten._native_batch_norm_legit.no_stats: suggested_input_on_cpu,
-    aten.reflection_pad2d.default: copied_on_cpu,
-    aten.reflection_pad2d_backward.default: copied_on_cpu,
-    aten.reflection_pad3d.default: copied_on_cpu,
-    aten.reflection_pad3d_backward.default: copied_on_cpu,
-    aten.replication_pad2d.default: copied_on_cpu,
-    aten.replication_pad3d.default: copied_on_cpu,
-    aten.upsample_bilinear2d.default: resampled_on_cuda,
-    aten.upsample_trilinear3d.default: resampled_on_cuda,
-}
+OPERANDS: dict[OpOverload, Callable[..., Any]] = by_rule(
+    (alike_if_scaled, "add.Tensor sub.Tensor"),
+    (indexed, "index.Tensor"),
+    (alike, "copysign.Tensor floor_divide div.Tensor_mode logical_and logical_or logical_xor"),
+    (power_of_number, "pow.Scalar"),
+    (suggested_input_on_cpu, "native_batch_norm _native_batch_norm_legit_functional"),
+    (suggested_input_on_cpu, "_native_batch_norm_legit_no_training"),
+    (suggested_input_on_cpu, "_native_batch_norm_legit.no_stats"),
+    (copied_on_cpu, "reflection_pad2d reflection_pad2d_backward reflection_pad3d"),
+    (copied_on_cpu, "reflection_pad3d_backward replication_pad2d replication_pad3d"),
+    (resampled_on_cuda, "upsample_bilinear2d upsample_trilinear3d"),
+)
 
-LAYOUTS: dict[OpOverload, Layout] = {
-    aten.huber_loss_backward.default: contiguous,
-    aten.smooth_l1_loss_backward.default: contiguous,
-    aten.mse_loss_backward.default: contiguous,
-    aten.glu_backward.default: contiguous,
-    aten.binary_cross_entropy.default: like,
-    aten.channel_shuffle.default: new_on_cpu,
-    aten.log_sigmoid_forward.default: contiguous_on_cpu,
-    aten.xlogy.Tensor: by_operands,
-    aten.special_xlog1py.default: by_operands,
-    aten.heaviside.default: by_operands,
-    aten.logaddexp.default: by_operands,
-    aten.logaddexp2.default: by_operands,
-    aten.max_unpool2d.default: suggested_on_cpu,
-    aten.roll.default: rolled,
-}
+LAYOUTS: dict[OpOverload, Layout] = by_rule(
+    (contiguous, "huber_loss_backward smooth_l1_loss_backward mse_loss_backward glu_backward"),
+    (like, "binary_cross_entropy"),
+    (new_on_cpu, "channel_shuffle"),
+    (contiguous_on_cpu, "log_sigmoid_forward"),
+    (by_operands, "xlogy.Tensor special_xlog1py heaviside logaddexp logaddexp2"),
+    (suggested_on_cpu, "max_unpool2d"),
+    (rolled, "roll"),
+)
 
 
 def laid_out(op: OpOverload, decomposition: Callable[..., Any]) -> Callable[..., Any]:

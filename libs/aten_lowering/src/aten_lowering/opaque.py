@@ -17,6 +17,7 @@ from __future__ import annotations
 import heapq
 import operator
 from collections.abc import Mapping, Sequence
+from dataclasses import InitVar, dataclass
 from graphlib import TopologicalSorter
 from typing import Any
 
@@ -46,6 +47,7 @@ _MADE_UP = frozenset({torch.ops.aten._unique.default})
 _NUMBERS = (bool, int, float, torch.SymBool, torch.SymInt, torch.SymFloat)
 
 
+@dataclass(eq=False, repr=False)
 class Opaque:
     """Nodes that torch runs. Called with the tensors and integers that they take; returns a tuple
     of what the rest of the graph uses, each in memory of its own, strided as it was traced.
@@ -55,22 +57,16 @@ class Opaque:
     op: the node that is the cause. reason: why they are no kernels. written: which of its arguments
     it writes to. effects: it does more than to give results."""
 
-    def __init__(
-        self,
-        op: str,
-        module: fx.GraphModule,
-        reason: str,
-        results: Sequence[Any],
-        written: tuple[int, ...],
-        effects: bool,
-    ) -> None:
-        self.op = op
-        self.__name__ = self.__qualname__ = op.split(".")[1] if "." in op else op
+    op: str
+    module: fx.GraphModule
+    reason: str
+    results: InitVar[Sequence[Any]]
+    written: tuple[int, ...]
+    effects: bool
+
+    def __post_init__(self, results: Sequence[Any]) -> None:
+        self.__name__ = self.__qualname__ = self.op.split(".")[1] if "." in self.op else self.op
         self.__module__ = "eager"
-        self.module = module
-        self.reason = reason
-        self.written = written
-        self.effects = effects
         self._layouts = tuple(_layout(r) for r in results)
         self._read = tuple(map(hangs_on_data, results))
 

@@ -23,6 +23,7 @@ from aten_lowering.few import crowd_of, is_few_a_row
 from aten_lowering.fills import FULLS, ONES, ZEROS
 from aten_lowering.memory import storage_key
 from aten_lowering.meta import tensor_type
+from aten_lowering.registry import named
 from loop_ir import Extern, Node, Origin, TensorRef, TensorType
 
 aten = torch.ops.aten
@@ -36,18 +37,13 @@ _VIEWED: dict[Any, OpOverload] = {
 }
 
 # Writes elements of a copy of the first argument -> what writes them in place.
+_UPDATES = """
+index_put scatter.src scatter.value scatter.reduce scatter.value_reduce scatter_add
+scatter_reduce.two index_reduce masked_scatter put
+"""
 UPDATES: dict[Any, OpOverload] = {
-    aten.index_put.default: aten.index_put_.default,
+    **{op: getattr(getattr(aten, f"{op._opname}_"), op._overloadname) for op in named(_UPDATES)},
     aten._unsafe_index_put.default: aten.index_put_.default,
-    aten.scatter.src: aten.scatter_.src,
-    aten.scatter.value: aten.scatter_.value,
-    aten.scatter.reduce: aten.scatter_.reduce,
-    aten.scatter.value_reduce: aten.scatter_.value_reduce,
-    aten.scatter_add.default: aten.scatter_add_.default,
-    aten.scatter_reduce.two: aten.scatter_reduce_.two,
-    aten.index_reduce.default: aten.index_reduce_.default,
-    aten.masked_scatter.default: aten.masked_scatter_.default,
-    aten.put.default: aten.put_.default,
 }
 
 # What is one number everywhere is no memory that a part is written into: it is computed with it.

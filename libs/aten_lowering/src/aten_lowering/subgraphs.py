@@ -11,7 +11,7 @@ its calls."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -68,22 +68,17 @@ def parts_of(node: fx.Node) -> Parts:
     return Parts("scan", args[:1], (*args[1], *args[2]), 0, len(args[1]))
 
 
+@dataclass(eq=False)
 class Subgraphs:
     """The subgraphs that a graph calls: what was lowered, by name, and their controls."""
 
-    def __init__(
-        self,
-        root: torch.nn.Module,
-        fresh: Callable[[str], str],
-        lower: Callable[[fx.GraphModule, str, Within], Lowered],
-    ) -> None:
-        self.root = root
-        self.fresh = fresh
-        self.lower = lower
-        self.lowered: dict[str, Lowered] = {}
-        self.controls: dict[Control, str] = {}
-        self._known: dict[Any, tuple[str, Lowered]] = {}
-        self._sized: dict[Any, str] = {}
+    root: torch.nn.Module
+    fresh: Callable[[str], str]
+    lower: Callable[[fx.GraphModule, str, Within], Lowered]
+    lowered: dict[str, Lowered] = field(default_factory=dict)
+    controls: dict[Control, str] = field(default_factory=dict)
+    _known: dict[Any, tuple[str, Lowered]] = field(default_factory=dict)
+    _sized: dict[Any, str] = field(default_factory=dict)
 
     def body(self, node: fx.Node, within: Within) -> tuple[str, Lowered]:
         """What a `get_attr` node names, lowered."""

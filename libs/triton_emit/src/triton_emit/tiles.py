@@ -7,6 +7,7 @@ i1                   ->  i1, = xindex // 64 % 12
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import sympy
 
@@ -14,27 +15,22 @@ from loop_ir import Axis
 from symexpr import Where, symbol
 
 
+@dataclass(eq=False)
 class Tile:
     """Axes of one tile dimension. `key` names the dimension ("x", "r0"), `flat` the variable that
     holds the flattened index, `prefix` starts the names of parts that must be recovered from it.
     `definitions`: those parts, in the order they were needed, with the text of each."""
 
-    def __init__(
-        self,
-        key: str,
-        flat: str,
-        prefix: str,
-        axes: tuple[Axis, ...],
-        write: Callable[[sympy.Expr], str],
-    ) -> None:
-        self.key = key
-        self.flat = flat
-        self.prefix = prefix
-        self.axes = axes
-        self.numel: sympy.Expr = sympy.Mul(*(a.extent for a in axes))
-        self.extents: dict[sympy.Symbol, sympy.Expr] = {symbol(flat): self.numel}
-        self.definitions: dict[str, str] = {}
-        self._write = write
+    key: str
+    flat: str
+    prefix: str
+    axes: tuple[Axis, ...]
+    write: Callable[[sympy.Expr], str]
+    definitions: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.numel: sympy.Expr = sympy.Mul(*(a.extent for a in self.axes))
+        self.extents: dict[sympy.Symbol, sympy.Expr] = {symbol(self.flat): self.numel}
 
     def rewrite(self, e: sympy.Expr) -> sympy.Expr:
         """`e` in terms of the flat variable and parts of it."""
@@ -98,7 +94,7 @@ class Tile:
         return part
 
     def _factor_text(self, e: sympy.Expr) -> str:
-        text = self._write(sympy.expand(e))
+        text = self.write(sympy.expand(e))
         return text if e.is_Integer or e.is_Symbol else f"({text})"
 
 

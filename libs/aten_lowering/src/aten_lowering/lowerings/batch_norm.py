@@ -8,17 +8,17 @@ from aten_lowering.call import Call, opmath
 from aten_lowering.errors import require
 from aten_lowering.frames import ReductionFrame
 from aten_lowering.lowerings.normalizations import affine
-from aten_lowering.registry import Table
+from aten_lowering.registry import Table, named
 
 aten = torch.ops.aten
 table = Table()
 
 
 @table.lowers(
-    aten.native_batch_norm.default,
-    aten._native_batch_norm_legit_no_training.default,
-    aten._native_batch_norm_legit_functional.default,
-    aten._native_batch_norm_legit.no_stats,
+    *named(
+        "native_batch_norm _native_batch_norm_legit_no_training "
+        "_native_batch_norm_legit_functional _native_batch_norm_legit.no_stats"
+    )
 )
 def batch_norm(
     call: Call,

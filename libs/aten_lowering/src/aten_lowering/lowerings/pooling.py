@@ -30,7 +30,7 @@ from aten_lowering.lowerings.windows import (
     summed,
 )
 from aten_lowering.pool_offsets import OFFSETS, OFFSETS_BACKWARD
-from aten_lowering.registry import Table
+from aten_lowering.registry import Table, of_ranks
 from loop_ir import DType, TensorRef, TensorType, contiguous_strides
 from symexpr import FloorDiv, Mod, symbol
 
@@ -81,11 +81,7 @@ def _places(k: KernelBuilder, along: Sequence[Window | Share]) -> list[Along]:
 
 
 @table.lowers(
-    aten.max_pool2d_with_indices.default,
-    aten.max_pool3d_with_indices.default,
-    aten.adaptive_max_pool2d.default,
-    aten.adaptive_max_pool3d.default,
-    OFFSETS,
+    *of_ranks("max_pool{}d_with_indices", 2, 3), *of_ranks("adaptive_max_pool{}d", 2, 3), OFFSETS
 )
 def max_pool(call: Call, input: Operand, **windows: Any) -> None:
     """NaN wins, the last one if there are several; among equals the first place does. (Where there
@@ -224,10 +220,8 @@ def _number(at: Sizes, size: Sizes) -> sympy.Expr:
 
 
 @table.lowers(
-    aten.max_pool2d_with_indices_backward.default,
-    aten.max_pool3d_with_indices_backward.default,
-    aten.adaptive_max_pool2d_backward.default,
-    aten.adaptive_max_pool3d_backward.default,
+    *of_ranks("max_pool{}d_with_indices_backward", 2, 3),
+    *of_ranks("adaptive_max_pool{}d_backward", 2, 3),
     OFFSETS_BACKWARD,
 )
 def max_pool_backward(call: Call, grad_output: Operand, indices: Operand, **windows: Any) -> None:
@@ -293,12 +287,7 @@ def _add_at_places(
 # -- means
 
 
-@table.lowers(
-    aten.avg_pool2d.default,
-    aten.avg_pool3d.default,
-    aten._adaptive_avg_pool2d.default,
-    aten._adaptive_avg_pool3d.default,
-)
+@table.lowers(*of_ranks("avg_pool{}d", 2, 3), *of_ranks("_adaptive_avg_pool{}d", 2, 3))
 def avg_pool(
     call: Call,
     input: Operand,
@@ -329,10 +318,7 @@ def _divided(total: Value, counts: Sequence[Value | int]) -> Value:
 
 
 @table.lowers(
-    aten.avg_pool2d_backward.default,
-    aten.avg_pool3d_backward.default,
-    aten._adaptive_avg_pool2d_backward.default,
-    aten._adaptive_avg_pool3d_backward.default,
+    *of_ranks("avg_pool{}d_backward", 2, 3), *of_ranks("_adaptive_avg_pool{}d_backward", 2, 3)
 )
 def avg_pool_backward(
     call: Call,

@@ -16,7 +16,7 @@ from aten_lowering.drawn import DRAWN, below
 from aten_lowering.errors import require
 from aten_lowering.lowerings.chebyshev import horner
 from aten_lowering.lowerings.creation import plain_memory
-from aten_lowering.registry import Table
+from aten_lowering.registry import Table, named
 from loop_ir import DType
 
 aten = torch.ops.aten
@@ -158,10 +158,7 @@ def normal(call: Call, input: Operand, mean: Number, std: Number, generator: Any
 
 
 @table.lowers(
-    aten.normal.Tensor_Tensor,
-    aten.normal.Tensor_float,
-    aten.normal.float_Tensor,
-    aten.normal.float_float,
+    *named("normal.Tensor_Tensor normal.Tensor_float", "normal.float_Tensor normal.float_float")
 )
 def normals(
     call: Call,

@@ -20,7 +20,7 @@ from aten_lowering.call import Call, opmath
 from aten_lowering.errors import require
 from aten_lowering.lowerings.lines import Rule, gathered, lines
 from aten_lowering.lowerings.windows import Along, kind, store_gradient
-from aten_lowering.registry import Table, of_ranks
+from aten_lowering.registry import Table, named, of_ranks
 from symexpr import Max, Min
 
 aten = torch.ops.aten
@@ -70,11 +70,7 @@ def upsample_nearest(call: Call, input: Operand, output_size: Sizes, **scales: A
     call.store(k, k.load(input, (*k.coords[: -len(along)], *at)))
 
 
-@table.lowers(
-    aten.upsample_linear1d.default,
-    aten.upsample_bilinear2d.default,
-    aten.upsample_trilinear3d.default,
-)
+@table.lowers(*named("upsample_linear1d upsample_bilinear2d upsample_trilinear3d"))
 def upsample_linear(
     call: Call, input: Operand, output_size: Sizes, align_corners: bool, **scales: Any
 ) -> None:
@@ -116,9 +112,9 @@ def upsample_nearest_backward(
 
 
 @table.lowers(
-    aten.upsample_linear1d_backward.default,
-    aten.upsample_bilinear2d_backward.default,
-    aten.upsample_trilinear3d_backward.default,
+    *named(
+        "upsample_linear1d_backward upsample_bilinear2d_backward", "upsample_trilinear3d_backward"
+    )
 )
 def upsample_linear_backward(
     call: Call,

@@ -20,7 +20,7 @@ from aten_lowering.lowerings import few_places
 from aten_lowering.lowerings.few_places import Meeting, Part, Parts, Scatter
 from aten_lowering.lowerings.indexing import Advanced, lookup
 from aten_lowering.meta import expr
-from aten_lowering.registry import Table
+from aten_lowering.registry import Table, named
 from loop_ir import DType, TensorRef, TensorType
 
 aten = torch.ops.aten
@@ -203,12 +203,10 @@ def _few_a_row(
 
 
 @table.lowers(
-    aten.scatter.src,
-    aten.scatter.value,
-    aten.scatter.reduce,
-    aten.scatter.value_reduce,
-    aten.scatter_add.default,
-    aten.scatter_reduce.two,
+    *named(
+        "scatter.src scatter.value scatter.reduce scatter.value_reduce scatter_add "
+        "scatter_reduce.two"
+    )
 )
 def scatter(
     call: Call,

@@ -9,7 +9,7 @@ from aten_lowering.call import Call
 from aten_lowering.elementwise import arithmetic, elementwise, load_as, promoted
 from aten_lowering.errors import require
 from aten_lowering.lowerings.creation import plain_memory
-from aten_lowering.registry import Table
+from aten_lowering.registry import Table, named
 from aten_lowering.torch_compat import Promotion
 from loop_ir import DType
 
@@ -98,13 +98,7 @@ def copy(call: Call, source: Operand) -> None:
     call.store(k, value if f8 else value.to(out.dtype, asked=not call.decomposed))
 
 
-@table.lowers(
-    aten.clone.default,
-    aten.contiguous.default,
-    aten.lift_fresh_copy.default,
-    aten.detach_copy.default,
-    aten.alias_copy.default,
-)
+@table.lowers(*named("clone contiguous lift_fresh_copy detach_copy alias_copy"))
 def clone(call: Call, input: Operand, **shown: Any) -> None:
     """A copy with the strides of the result, which a memory format has chosen."""
     copy(call, input)

@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from aten_lowering.convolutions import is_depthwise, is_vendors
 from aten_lowering.passes.base import call, tensor
 from aten_lowering.passes.convolution_bias import take_out_bias
+from aten_lowering.registry import named
 
 aten = torch.ops.aten
 DEVICES = frozenset({"cuda"})
@@ -35,17 +36,10 @@ _CONTIGUOUS = torch.contiguous_format
 _LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 # What says where elements lie, and so is not the same function of a tensor in another order.
 _BY_PLACE = frozenset(
-    {
-        aten.as_strided.default,
-        aten.as_strided_.default,
-        aten.as_strided_copy.default,
-        aten.as_strided_scatter.default,
-        aten.empty_strided.default,
-        aten.new_empty_strided.default,
-        aten.sym_stride.default,
-        aten.sym_stride.int,
-        aten.sym_storage_offset.default,
-    }
+    named(
+        "as_strided as_strided_ as_strided_copy as_strided_scatter empty_strided "
+        "new_empty_strided sym_stride sym_stride.int sym_storage_offset"
+    )
 )
 
 

@@ -6,16 +6,13 @@ from torch import fx
 from torch._ops import OpOverload
 
 from aten_lowering.opaque import Opaque
+from aten_lowering.registry import named
 from aten_lowering.user_kernels import writes_in_place
 
 aten = torch.ops.aten
 
 # Checks of what the fake tensors have proven already: metadata does not change between runs.
-_PROVEN = (
-    aten._assert_tensor_metadata.default,
-    aten.sym_constrain_range.default,
-    aten.sym_constrain_range_for_size.default,
-)
+_PROVEN = named("_assert_tensor_metadata sym_constrain_range sym_constrain_range_for_size")
 
 
 def dead_code(graph: fx.Graph) -> None:

@@ -8,21 +8,11 @@ from torch import fx
 
 from aten_lowering.memory import storage_key
 from aten_lowering.passes.purity import escaping_storages, mutates, written_inputs
+from aten_lowering.registry import named
 
 aten = torch.ops.aten
 
-_VIEWS = frozenset(
-    {
-        aten.view.default,
-        aten._unsafe_view.default,
-        aten.expand.default,
-        aten.permute.default,
-        aten.slice.Tensor,
-        aten.detach.default,
-        aten.alias.default,
-        aten.as_strided.default,
-    }
-)
+_VIEWS = frozenset(named("view _unsafe_view expand permute slice.Tensor detach alias as_strided"))
 _COPIES = frozenset({aten.clone.default, aten._to_copy.default, aten.lift_fresh_copy.default})
 
 

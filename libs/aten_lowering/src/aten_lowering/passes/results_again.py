@@ -7,15 +7,13 @@ import torch
 from torch import Tensor, fx
 
 from aten_lowering.passes.base import call
+from aten_lowering.registry import named
 
 aten = torch.ops.aten
 
-_WHOLE = (
-    aten.native_dropout.default,
-    aten._native_batch_norm_legit_functional.default,
-    aten._native_batch_norm_legit.no_stats,
-    aten.native_layer_norm.default,
-    aten.native_group_norm.default,
+_WHOLE = named(
+    "native_dropout _native_batch_norm_legit_functional _native_batch_norm_legit.no_stats "
+    "native_layer_norm native_group_norm"
 )
 
 _SAME = (aten._to_copy.default, aten.view.default, aten.permute.default)  # values

@@ -314,16 +314,14 @@ class _Run:
         return found.astype(np.int64).reshape(*self.outer, *(1 for _ in range(self.rank)))
 
 
+@dataclass
 class _GraphRun:
-    def __init__(
-        self, graph: ir.Graph, extern: ExternCallable | None, user_kernel: UserKernelCallable | None
-    ) -> None:
-        self.graph = graph
-        self.extern = extern
-        self.user_kernel = user_kernel
-        self.env: dict[str, int] = {}
-        self.storages: dict[str, Array] = {}
-        self.types: dict[str, TensorType] = {}
+    graph: ir.Graph
+    extern: ExternCallable | None
+    user_kernel: UserKernelCallable | None
+    env: dict[str, int] = field(default_factory=dict)
+    storages: dict[str, Array] = field(default_factory=dict)
+    types: dict[str, TensorType] = field(default_factory=dict)
 
     def run(
         self,

@@ -95,8 +95,7 @@ def _fingerprint(source: KernelSource) -> str:
 
 
 def _land(flight: Any, inner: Future[Binary]) -> None:
-    error = inner.exception()
-    _FLIGHTS.land(flight, inner.result() if error is None else error)
+    _FLIGHTS.land(flight, inner.exception() or inner.result())
 
 
 def compile(

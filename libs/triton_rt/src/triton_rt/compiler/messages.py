@@ -6,25 +6,26 @@ from triton_rt.compiler.target import Target
 from triton_rt.source import KernelSource
 from triton_rt.worker_process import decode, encode
 
+#: What is compiled: the source, the target, the alignment of arguments, and whether PTX is kept.
+Asked = tuple[KernelSource, Target, int | None, bool]
 
-def encode_job(
-    source: KernelSource,
-    target: Target,
-    alignment: int | None,
-    keep_ptx: bool,
-    fingerprint: str = "",
-) -> bytes:
+
+def encode_job(asked: Asked, fingerprint: str = "") -> bytes:
     """`fingerprint`: what `KernelSource.fingerprint` must be in the worker too, if given."""
-    rest = [target.arch, alignment, keep_ptx, fingerprint]
-    return encode({"source": source.to_record(), "rest": rest})
+    source, target, *rest = asked
+    return encode({"source": source.to_record(), "rest": [fingerprint, target.arch, *rest]})
 
 
-def decode_job(data: bytes) -> tuple[KernelSource, Target, int | None, bool, str]:
+def decode_job(data: bytes) -> tuple[Asked, str]:
     """Inverse of `encode_job`."""
     record, _ = decode(data)
-    arch, alignment, keep_ptx, fingerprint = record["rest"]
-    source = KernelSource.from_record(record["source"])
-    return source, Target(arch), alignment, keep_ptx, fingerprint
+    fingerprint, arch, alignment, keep_ptx = record["rest"]
+    return (
+        KernelSource.from_record(record["source"]),
+        Target(arch),
+        alignment,
+        keep_ptx,
+    ), fingerprint
 
 
 def encode_answer(result: Binary | errors.TritonRTError | None) -> bytes:

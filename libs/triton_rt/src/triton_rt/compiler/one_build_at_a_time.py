@@ -133,12 +133,16 @@ class Flights:
         """Ends a job. Whoever asks from now on starts anew (or finds the entry in the cache)."""
         with self._lock:
             future = self._futures.pop(key, None)
-        if future is None or future.done():
-            return  # forked meanwhile
-        if isinstance(result, BaseException):
-            future.set_exception(result)
-        else:
-            future.set_result(result)
+        if future is not None and not future.done():  # else forked meanwhile
+            settle(future, result)
+
+
+def settle(future: Future[Binary], result: Binary | BaseException) -> None:
+    """Gives a future its result, or its error."""
+    if isinstance(result, BaseException):
+        future.set_exception(result)
+    else:
+        future.set_result(result)
 
 
 def abandon(future: Future[Binary], error: Exception) -> None:
@@ -156,13 +160,8 @@ def follow(shared: Future[Binary]) -> Future[Binary]:
     own: Future[Binary] = Future()
 
     def pass_on(done: Future[Binary]) -> None:
-        if not own.set_running_or_notify_cancel():
-            return
-        error = done.exception()
-        if error is not None:
-            own.set_exception(error)
-        else:
-            own.set_result(done.result())
+        if own.set_running_or_notify_cancel():
+            settle(own, done.exception() or done.result())
 
     shared.add_done_callback(pass_on)
     return own

@@ -8,8 +8,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from triton_rt.compiler.binary import Binary
-from triton_rt.compiler.messages import decode_answer, encode_job
-from triton_rt.compiler.one_build_at_a_time import Busy, Claim, abandon
+from triton_rt.compiler.messages import Asked, decode_answer, encode_job
+from triton_rt.compiler.one_build_at_a_time import Busy, Claim, abandon, settle
 from triton_rt.compiler.target import Target
 from triton_rt.compiler.workers import Server, Share, Workers
 from triton_rt.config import worker_environment
@@ -62,8 +62,9 @@ class CompilePool:
         process finds as it is here is compiled here."""
         if self._closed:
             raise WorkerFailed("the pool is closed")
-        asked = (source, target, alignment, keep_ptx, fingerprint, claim)
-        job = _Job(self._share, *asked, worker_environment(), self.timeout, Future())
+        asked = (source, target, alignment, keep_ptx)
+        environment = worker_environment()
+        job = _Job(self._share, asked, fingerprint, claim, environment, self.timeout, Future())
         self.workers.submit(job)
         return job.future
 
@@ -100,10 +101,7 @@ def shared_pool(n: int, timeout: float = 300.0) -> CompilePool:
 @dataclass(eq=False)
 class _Job:
     share: Share
-    source: KernelSource
-    target: Target
-    alignment: int | None
-    keep_ptx: bool
+    asked: Asked
     fingerprint: str
     claim: Claim | None
     environment: Mapping[str, str]
@@ -116,14 +114,12 @@ class _Job:
             return False
         self.started = True
         try:
-            binary = self._build(server)
+            settle(self.future, self._build(server))
         except Busy:
             return True
         except BaseException as error:
             # The thread serves others: the waiter of this job gets whatever happened to it.
-            self.future.set_exception(error)
-        else:
-            self.future.set_result(binary)
+            settle(self.future, error)
         return False
 
     def abandon(self, error: WorkerFailed) -> None:
@@ -148,9 +144,9 @@ class _Job:
             found = self._ask(server, "")
             assert found is not None, "a worker that was asked for any text"
             return found
-        return stages.compile_here(self.source, self.target, self.alignment, self.keep_ptx)
+        return stages.compile_here(*self.asked)
 
     def _ask(self, server: Server, fingerprint: str) -> Binary | None:
-        request = encode_job(self.source, self.target, self.alignment, self.keep_ptx, fingerprint)
-        what = f"{self.source.name} for {self.target}"
+        request = encode_job(self.asked, fingerprint)
+        what = f"{self.asked[0].name} for {self.asked[1]}"
         return decode_answer(server.ask(request, self.environment, self.timeout, what))

@@ -15,10 +15,9 @@ def open_handler() -> Callable[[bytes], bytes]:
     def handle(request: bytes) -> bytes:
         importlib.invalidate_caches()  # modules may be newer than the last job
         try:
-            source, target, alignment, keep_ptx, fingerprint = decode_job(request)
-            if fingerprint and not _has(source, fingerprint):
-                return encode_answer(None)
-            return encode_answer(compile_here(source, target, alignment, keep_ptx))
+            asked, fingerprint = decode_job(request)
+            known = not fingerprint or _has(asked[0], fingerprint)
+            return encode_answer(compile_here(*asked) if known else None)
         except TritonRTError as error:
             return encode_answer(error)
         except Exception as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -79,21 +80,15 @@ class _Flattening:
         self.inner(grid, *flatten(args))
 
 
+@dataclass(eq=False)
 class PythonDispatcher:
     """The launcher without a C compiler: slower by some ten microseconds, same checks."""
 
-    def __init__(
-        self,
-        name: str,
-        params: tuple[KernelParam, ...],
-        resolve: Resolve,
-        on_cpu: Callable[..., None],
-    ) -> None:
-        self.name = name
-        self.params = params
-        self.resolve = resolve
-        self.on_cpu = on_cpu
-        self.entries: dict[tuple[int, int], Entry] = {}
+    name: str
+    params: tuple[KernelParam, ...]
+    resolve: Resolve
+    on_cpu: Callable[..., None]
+    entries: dict[tuple[int, int], Entry] = field(default_factory=dict)
 
     def clear(self) -> None:
         """Forgets the variants: the next launch resolves them anew."""

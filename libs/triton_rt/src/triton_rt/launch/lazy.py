@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
 from triton_rt.compiler import Binary, Cache, CompilePool, Target, submit
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from triton_rt.interp import InterpretedKernel
 
 
+@dataclass(eq=False, repr=False)
 class LazyKernel:
     """`kernel(grid, *args)`: launches on CUDA tensors, interprets on CPU tensors.
 
@@ -26,26 +28,20 @@ class LazyKernel:
     Errors: `WrongArgumentCount`, `WrongArgumentType`, `WrongDType`, `WrongDevice`, `BadScalar`,
     `BadGrid`, and those of `compile`."""
 
-    def __init__(
-        self,
-        source: KernelSource,
-        *,
-        target: Target | None = None,
-        cache: Cache | None = None,
-        pool: CompilePool | None = None,
-        max_variants: int = 8,
-    ) -> None:
-        self.source = source
-        self.target = target
-        self.cache = cache
-        self.pool = pool
-        self.max_variants = max_variants
+    source: KernelSource
+    _: KW_ONLY
+    target: Target | None = None
+    cache: Cache | None = None
+    pool: CompilePool | None = None
+    max_variants: int = 8
+
+    def __post_init__(self) -> None:
         self._binaries: dict[tuple[int, int], Future[Binary]] = {}  # by (arch, alignment)
         self._entries: dict[tuple[Binary, int], Entry] = {}
         self._lock = threading.RLock()
         self._interpreted: InterpretedKernel | None = None
         self.launch: Callable[..., None] = make_dispatcher(
-            source.name, source.params, self._resolve, self._interpret
+            self.source.name, self.source.params, self._resolve, self._interpret
         )
 
     def __call__(self, grid: Any, *args: Any) -> None:
