@@ -341,11 +341,13 @@ def main() -> None:
         known = options.out is not None and options.out.exists()
         rows: dict[str, dict[str, Any]] = json.loads(options.out.read_text()) if known else {}
         rows |= {name: {} for name in names}
-        for name in names:
-            rows[name] = quietest([started[name, side] for side in SIDES])
-            if options.out:  # what there is by now
-                options.out.write_text(json.dumps(rows, indent=1))
-    show(rows)
+        try:
+            for name in names:
+                rows[name] = quietest([started[name, side] for side in SIDES])
+                if options.out:  # what there is by now
+                    options.out.write_text(json.dumps(rows, indent=1))
+        finally:  # of a run that was cut, too
+            show(rows)
 
 
 if __name__ == "__main__":

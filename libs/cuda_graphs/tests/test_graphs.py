@@ -335,6 +335,33 @@ def test_what_is_lent_to_the_next_is_captured_in_the_call_in_which_it_first_lies
     assert "copied" not in steps[1].explain() + steps[2].explain()
 
 
+def test_a_graph_does_not_write_to_what_a_later_one_lends() -> None:
+    """It may lie where the earlier one has its intermediates: that one is captured again."""
+    loans, recorders = Loans(), [Recorder(holds=False) for _ in range(2)]
+    first, later = (
+        GraphedCallable(lambda x: (x + 1,), lending=Lending([0], loans), recorder=recorder)
+        for recorder in recorders
+    )
+    x = torch.ones(4)
+    with torch.no_grad():
+        for step in (first, later):
+            for _ in range(3):
+                step(x)
+        assert [r.captured for r in recorders] == [1, 1]
+        held = later(x)
+        assert torch.equal(*first(x), x + 1) and recorders[0].captured == 2, "it is the later now"
+        for _ in range(3):
+            assert torch.equal(*first(x), x + 1), "which may be replayed while the other is held"
+        assert recorders[0].captured == 2 and recorders[0].replayed == 6
+        mine = first(x)
+        later(x)
+        assert recorders[1].replayed == 3, "its own is held"
+        del held
+        assert torch.equal(*later(x), x + 1) and recorders[1].captured == 2
+        assert torch.equal(*mine, x + 1)
+    assert "captured again: what a later graph lent was held" in first.explain()
+
+
 def test_values_that_are_no_tensors_are_compared_too() -> None:
     recorder = Recorder()
     graphed = GraphedCallable(lambda n, x, by: x[:n] * by, recorder=recorder)
@@ -382,5 +409,5 @@ def test_what_a_forward_pass_keeps_is_lent_to_the_backward_pass() -> None:
     assert kept_at in loans
     forward.clear()
     assert kept_at not in loans
-    with pytest.raises(GraphError, match="a pool of their own"):
+    with pytest.raises(GraphError, match="the pool of the loans"):
         GraphedCallable(torch.sin, pool=GraphPool(), lending=Lending((0,)))

@@ -33,6 +33,9 @@ from cuda_graphs.graph_pool import GraphPool, Recorder
 from cuda_graphs.results import Lending, Results
 from cuda_graphs.slots import Again, Places, SameTensors, Slot
 
+# How often a graph is captured again because a later one lends what it may not write to.
+MOST = 8
+
 
 class GraphedCallable:
     """`graphed(*args)`: as `fn(*args)`, replayed from a CUDA graph from the second call on.
@@ -68,8 +71,10 @@ class GraphedCallable:
         self.buckets = buckets
         self.lending = lending or Lending()
         if self.lending.positions and pool is not None:
-            raise GraphError("results are lent from a pool of their own: others would write to it")
-        self.pool = pool or GraphPool()
+            raise GraphError(
+                "results are lent from the pool of the loans: others would write to it"
+            )
+        self.pool = pool or self.lending.loans.pool
         self.mutated = frozenset(mutated)
         self.max_graphs = max_graphs
         self._recorder: Recorder = recorder or self.pool
@@ -92,16 +97,13 @@ class GraphedCallable:
 
     def _call(self, args: Sequence[Any]) -> Any:
         with self.pool.lock:
-            held = bool(self.lending.positions) and any(
-                slot.results is not None and slot.results.held() for slot in self._slots.values()
-            )
-            for slot in () if held else reversed(self._known):
+            for slot in reversed(self._known):
                 if slot.again is not None and slot.again.fits(args) and not self._recorder.busy():
+                    if self.lending.loans.held(slot.results):
+                        break
                     return self._replayed(slot, slot.again, args)
             tensors = [a for a in args if isinstance(a, torch.Tensor)]
             why = self._recorder.refuses(tensors)
-            if held:
-                why = "results that an earlier call lent are held"
             size = bucket = None
             if why is None and self.buckets is not None:
                 size = self.buckets.size_of(args)
@@ -206,6 +208,14 @@ class GraphedCallable:
             return self.fn(*args)
         self._recorder.order(next(a.device for a in args if isinstance(a, torch.Tensor)))
         self._decide(slot, args)
+        if slot.recording is not None and self.lending.loans.held(slot.results):
+            if slot.results.held() or slot.overtaken == MOST:
+                why = "results that an earlier call lent are held"
+                self._eager[why] = self._eager.get(why, 0) + 1
+                return self.fn(*args)
+            slot.overtaken += 1
+            slot.history.append("captured again: what a later graph lent was held")
+            self._release(slot)
         if slot.recording is None and not self._capture(slot, args, size):
             return self.fn(*args)
         assert slot.recording is not None

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from cuda_graphs.arguments import ArgumentResult
+from cuda_graphs.graph_pool import GraphPool
 
 _holders = torch._C._storage_Use_Count  # of a storage, by its address
 _functions: Any = torch._C._dynamo.guards
@@ -16,30 +17,43 @@ _alias = _functions._reinterpret_tensor  # half the time of `detach`
 
 
 class Loans:
-    """Results that lie in the memory of graphs as long as the caller holds them."""
+    """Graphs that share the memory of a pool, in the order in which they were captured, and what
+    they lend. A capture takes no memory of results that others made before it; so a graph may be
+    replayed while these are held, but not while its own are, or those of a later one."""
 
     def __init__(self) -> None:
+        self.pool = GraphPool()
         self._made: list[Results] = []
+        self._later: dict[Results, tuple[list[int], list[int]]] = {}
+
+    def held(self, made: Results) -> bool:
+        """Whether somebody has what the graph of these results must not write to."""
+        if made not in self._later:
+            after = self._made[self._made.index(made) :]
+            lent = [one for later in after for one in later.lent.values()]
+            self._later[made] = [s for s, _ in lent], [n for _, n in lent]
+        storages, counts = self._later[made]
+        return list(map(_holders, storages)) != counts
 
     def __contains__(self, address: int | None) -> bool:
         """Whether a result that is lent begins there."""
         return any(address in made.lent for made in self._made)
 
     def begin(self, made: Results) -> None:
-        """Marks the results of a call as lent from now on."""
-        if made.lent:
-            self._made.append(made)
+        """Notes a graph that was captured, which lends these results from now on."""
+        self._made.append(made)
+        self._later.clear()
 
     def end(self, made: Results) -> None:
         """Forgets results whose graph is gone."""
-        self._made = [m for m in self._made if m is not made]
+        self._made.remove(made)
+        self._later.clear()
 
 
 @dataclass(frozen=True)
 class Lending:
     """Results at `positions` are lent, such as what training keeps for its backward pass. Callables
-    share `loans`: one that lends does not replay while one of its results is held, and one that
-    gets them captures them where they lie."""
+    that share `loans` share their pool, and capture what is lent where it lies."""
 
     positions: Collection[int] = ()
     loans: Loans = field(default_factory=Loans)

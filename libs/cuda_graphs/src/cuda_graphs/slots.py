@@ -73,6 +73,7 @@ class Slot:
     results: Results | None = None
     eager: str = ""  # why there will be no graph
     warm: bool = False
+    overtaken: int = 0
     replays: int = 0
     copies: int = 0
     history: list[str] = field(default_factory=list)

@@ -9,7 +9,7 @@ import torch
 
 import triton_rt
 from compile_cli.options import Options
-from cuda_graphs import GraphedCallable, GraphPool, Lending
+from cuda_graphs import GraphedCallable, Lending
 from fx_emit import KernelCall
 from wrapper_ir import DefineSubgraph, ExternCall, Op, Program, Return
 from wrapper_ir.analysis import kernels, param_roots, storages, subgraph_of, uses, written
@@ -56,7 +56,6 @@ def parted(
         for i, value in enumerate(values)
         for name in (uses(Return((value,))) if i not in lends.positions else ())
     }
-    loans, pool = lends.loans, GraphPool()
     operators: dict[str, Callable[..., Any]] = {}
     made: list[GraphedCallable] = []
     ops: list[Op] = []
@@ -64,8 +63,8 @@ def parted(
         called = parts.get(subgraph_of(op) or "")
         if called is not None and isinstance(op, ExternCall):
             names = [out[0] for out in op.outs if out is not None]
-            lent = Lending([i for i, name in enumerate(names) if name not in own], loans)
-            graph = graphed(emit(called), called, lent, None if lent.positions else pool)
+            lent = Lending([i for i, name in enumerate(names) if name not in own], lends.loans)
+            graph = graphed(emit(called), called, lent)
             op = replace(op, target="compile_cli." + called.name)
             operators[op.target] = KernelCall(graph, called.name)
             made.append(graph)
@@ -79,17 +78,14 @@ def whole(program: Program, options: Options) -> bool:
 
 
 def graphed(
-    run: Callable[..., Sequence[Any]],
-    program: Program,
-    lending: Lending | None = None,
-    pool: GraphPool | None = None,
+    run: Callable[..., Sequence[Any]], program: Program, lending: Lending | None = None
 ) -> GraphedCallable:
     """`run`, captured at its second call with the same layouts. Results are the caller's own;
     inputs that move between calls are copied, weights are captured in place; what cannot be
     captured runs as before, and `explain()` of the result says why. lending: the results
     that another graph gets are not copied."""
     mutated, same = mutated_inputs(program), triton_rt.same_tensors
-    return GraphedCallable(run, mutated=mutated, same=same, lending=lending, pool=pool)
+    return GraphedCallable(run, mutated=mutated, same=same, lending=lending)
 
 
 def mutated_inputs(program: Program) -> tuple[int, ...]:
