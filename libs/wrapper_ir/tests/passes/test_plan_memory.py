@@ -15,17 +15,25 @@ def planned(body: str, head: str = HEAD) -> list[str]:
     return print_program(out).split("\n")[head.count("\n") : -1]
 
 
-def test_same_size_under_another_type():
+def test_same_size_under_another_layout():
     assert planned(
         "  a = alloc f32[s0, 8] cpu\n  extern t.f(a) mutates (a,)\n  free a\n"
-        "  b = alloc i16[16*s0] cpu  # why\n  extern t.f(b) mutates (b,)\n  return (b,)\n"
+        "  b = alloc f32[8*s0] cpu  # why\n  extern t.f(b) mutates (b,)\n  return (b,)\n"
     ) == [
         "  a = alloc f32[s0, 8] cpu",
         "  extern t.f(a) mutates (a,)",
-        "  b = reuse a i16[s0*16] cpu  # why",
+        "  b = reuse a f32[s0*8] cpu  # why",
         "  extern t.f(b) mutates (b,)",
         "  return (b,)",
     ]
+
+
+def test_another_element_type_is_allocated():
+    body = (
+        "  a = alloc f32[8] cpu\n  extern t.f(a) mutates (a,)\n  free a\n"
+        "  b = alloc i16[16] cpu\n  extern t.f(b) mutates (b,)\n  return (b,)\n"
+    )
+    assert "reuse" not in "".join(planned(body))
 
 
 def test_same_size_first_then_least_waste():

@@ -26,11 +26,12 @@ FRESH = frozenset(
 @dataclass(frozen=True)
 class PlanMemory:
     """`free b0 ... b4 = alloc T` -> `... b4 = reuse b0 T`, when the storage of b0 is at least as
-    large as T for every size in range, on the same device, and no moment of the new program
-    holds more than the fullest moment of the old one (proven, not sampled; bytes of all devices
-    together). Same sizes are taken first, the latest dead among them; else the least waste; what
-    is returned never wastes. Nothing changes where a storage has gaps and a size that may be 0:
-    how much it holds is not one expression then.
+    large as T for every size in range, on the same device and of the same element type (to see it
+    as another costs more than to allocate), and no moment of the new program holds more than the
+    fullest moment of the old one (proven, not sampled; bytes of all devices together). Same sizes
+    are taken first, the latest dead among them; else the least waste; what is returned never
+    wastes. Nothing changes where a storage has gaps and a size that may be 0: how much it holds is
+    not one expression then.
 
     Only ops at the top level change. fresh: operators whose results may be taken over."""
 
@@ -206,7 +207,8 @@ class _Plan:
 
     def candidates(self, op: Allocate, need: Count, pool: dict[str, _Dead]) -> Iterator[_Dead]:
         """Those that fit: same size first, then least waste; the latest dead first."""
-        near = [dead for dead in pool.values() if dead.type.device == op.type.device]
+        kind = op.type.device, op.type.dtype  # others' elements are seen as these at more cost
+        near = [dead for dead in pool.values() if (dead.type.device, dead.type.dtype) == kind]
         near.sort(key=lambda dead: -dead.index)
         yield from (dead for dead in near if dead.bytes == need)
         if op.out in self.returned:
