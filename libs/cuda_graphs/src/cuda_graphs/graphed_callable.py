@@ -99,7 +99,7 @@ class GraphedCallable:
         with self.pool.lock:
             for slot in reversed(self._known):
                 if slot.again is not None and slot.again.fits(args) and not self._recorder.busy():
-                    if self.lending.loans.held(slot.results):
+                    if slot.results is None or self.lending.loans.held(slot.results):
                         break
                     return self._replayed(slot, slot.again, args)
             tensors = [a for a in args if isinstance(a, torch.Tensor)]
@@ -208,7 +208,7 @@ class GraphedCallable:
             return self.fn(*args)
         self._recorder.order(next(a.device for a in args if isinstance(a, torch.Tensor)))
         self._decide(slot, args)
-        if slot.recording is not None and self.lending.loans.held(slot.results):
+        if slot.results is not None and self.lending.loans.held(slot.results):
             if slot.results.held() or slot.overtaken == MOST:
                 why = "results that an earlier call lent are held"
                 self._eager[why] = self._eager.get(why, 0) + 1

@@ -92,6 +92,38 @@ def test_a_part_takes_what_it_uses_and_gives_what_is_used_later():
     ]
 
 
+def test_views_that_operators_make_are_made_anew():
+    """Their types do not say where in the storage they lie."""
+    assert lines(
+        "  (a, b) = extern aten.unbind.int(y, 0) alias y -> (f32[4] cpu, f32[4] cpu)\n"
+        f"  c = {CALL}(a) -> f32[4] cpu\n"
+        "  d = extern test.increment_.default(c, 1) mutates (c,) alias c -> f32[4] cpu\n"
+        "  o = extern out.view.default(x) alias x -> f32[4] cpu\n"
+        "  w = view b f32[2] cpu\n"
+        f"  e = {CALL}(w) -> f32[2] cpu\n"
+        "  extern test.fill(e, o, d) mutates (e,)\n"
+        "  return (e,)\n",
+        "out.view.default",
+    ) == [
+        "subgraph main_part0(y: f32[4, 4] cpu) captured:",
+        "(a, b) = extern aten.unbind.int(y, 0) alias y -> (f32[4] cpu, f32[4] cpu)",
+        f"c = {CALL}(a) -> f32[4] cpu",
+        "d = extern test.increment_.default(c, 1) mutates (c,) alias c -> f32[4] cpu",
+        "return (c,)",
+        "subgraph main_part1(y: f32[4, 4] cpu, o: f32[4] cpu, c: f32[4] cpu) captured:",
+        "(a, b) = extern aten.unbind.int(y, 0) alias y -> (f32[4] cpu, f32[4] cpu)",
+        "w = view b f32[2] cpu",
+        f"e = {CALL}(w) -> f32[2] cpu",
+        "d = view c f32[4] cpu",
+        "extern test.fill(e, o, d) mutates (e,)",
+        "return (e,)",
+        "(c,) = extern subgraph.main_part0(y) -> (f32[4] cpu,)",
+        "o = extern out.view.default(x) alias x -> f32[4] cpu",
+        "(e,) = extern subgraph.main_part1(y, o, c) -> (f32[2] cpu,)",
+        "return (e,)",
+    ]
+
+
 STOPS = {
     "a name": f"  b = {CALL}(a) -> f32[4, 4] cpu\n",
     "data": "  b = extern aten.nonzero.default(a) binds (u0,) -> i64[u0, 2] cpu\n",

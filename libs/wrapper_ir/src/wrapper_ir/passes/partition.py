@@ -76,7 +76,12 @@ class _Cut:
         ]
         self.head = [op for op in ops if isinstance(op, ir.SymbolDef) and op.of != "item"]
         self.kernels, self.callees = kernels(program), callees(program.ops)
-        self.roots = storages(ops, param_roots(program))
+        # What an operator outside of parts says to be a view goes into them as it is.
+        apart = [
+            replace(op, alias=None) if isinstance(op, ir.ExternCall) and self._is_apart(op) else op
+            for op in ops
+        ]
+        self.roots = storages(apart, param_roots(program))
         self.types = {p.name: p.type for p in program.params if p.type is not None}
         self.named: dict[str, ir.Op | None] = dict.fromkeys(self.types)
         for op in ops:
@@ -92,14 +97,26 @@ class _Cut:
                 self.first.setdefault(root, i)
                 self.last[root] = i
 
+    def _is_apart(self, op: ir.Op) -> bool:
+        if not isinstance(op, ir.ExternCall) or op.alias is None:
+            return False
+        return not self.captures.op(op) or (len(set(uses(op))) > 1 and not op.mutates)
+
+    def _is_view(self, op: ir.Op) -> bool:
+        """Whether the op only names memory, as often as one likes."""
+        if isinstance(op, ir.ExternCall):
+            return op.alias is not None and not op.mutates and not self._is_apart(op)
+        return isinstance(op, ir.View | ir.Describe)
+
     def _stretches(self, ops: Sequence[ir.Op]) -> list[tuple[bool, list[ir.Op]]]:
         remarks: list[ir.Op] = []  # comments and assertions stay with what follows them
         found: list[tuple[bool, list[ir.Op]]] = []
         for op in ops:
             if isinstance(op, ir.Comment | ir.Assert):
                 remarks.append(op)
-            elif isinstance(op, (*WORK, ir.Return)):
-                part = not isinstance(op, ir.Return) and self.captures.op(op)
+            elif isinstance(op, (*WORK, ir.Return)) and not self._is_view(op):
+                part = not (isinstance(op, ir.Return) or self._is_apart(op))
+                part = part and self.captures.op(op)
                 found.append((part, [*remarks, op]))
                 remarks = []
         kinds = [(part, list(run)) for part, run in groupby(found, lambda one: one[0])]
@@ -168,12 +185,12 @@ class _Cut:
         op = self.named.get(name)
         if op is None or name in known:
             return
-        known.add(name)
-        if isinstance(op, ir.Describe):
-            yield from self._name(op.src, known)
-        elif alias_source(op) is not None:
-            yield from self._name(self.roots[name], known)
-            op = ir.View(name, self.roots[name], self.types[name], getattr(op, "comment", ""))
+        if isinstance(op, ir.ExternCall) and not self._is_view(op):
+            assert op.alias is not None, "what a part makes and others use is what it gives"
+            op = ir.View(name, op.alias, self.types[op.alias], op.comment)  # written in place
+        known |= {name, *dict(definitions(op))}
+        for source in uses(op):
+            yield from self._name(source, known)
         yield op
 
     def _defines(self, ops: Sequence[ir.Op]) -> Iterator[ir.Op]:
