@@ -17,7 +17,16 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from aten_lowering import decompositions, lower_with_report
 from aten_lowering.passes.host_constants import host_constants
 from aten_lowering.rules import widened_int4pack
-from loop_ir import DType, Extern, Kernel, Matmul, interpret_graph, interpret_kernel, print_graph
+from loop_ir import (
+    DType,
+    Extern,
+    Kernel,
+    Matmul,
+    interpret_graph,
+    interpret_kernel,
+    print_graph,
+    verify,
+)
 
 aten = torch.ops.aten
 
@@ -46,6 +55,19 @@ def test_a_complex_number_on_the_cpu_is_put_into_a_tensor_on_a_gpu() -> None:
             torch.empty(3, dtype=torch.complex64, device="cuda")
         )
     assert lower_with_report(traced).graph.nodes
+
+
+def test_what_has_no_lowering_reads_no_copy_that_one_would_have() -> None:
+    """The bytes of booleans, with a number of the CPU put in: the copy was left out, and read."""
+
+    def f(x: torch.Tensor, i: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        return x.view(torch.uint8).index_put((i,), n)
+
+    with FakeTensorMode():
+        x = torch.empty(3, dtype=torch.bool, device="cuda")
+        i = torch.empty(2, dtype=torch.int64, device="cuda")
+        traced = make_fx(f)(x, i, torch.empty((), dtype=torch.uint8))
+    verify(lower_with_report(traced).graph)
 
 
 def test_conjugates_of_constants_are_known() -> None:

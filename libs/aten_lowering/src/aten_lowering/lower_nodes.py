@@ -245,8 +245,9 @@ class Lowerer(Tensors):
         if reason is None:
             self.nodes.extend(call.nodes)
         else:
-            if len(self.nodes) > before:
+            if len(self.nodes) > before:  # what was copied for a lowering that there is not
                 del self.nodes[before:], self.fallbacks[-1]
+                call = replace(call, arguments=arguments)
             designed = by_design(op) or moves_device(call)
             if not designed:
                 self.fallbacks.append(Fallback(str(op), source_line(node), reason))
