@@ -36,6 +36,23 @@ def written(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
     return x.sum(1), y[:, 1]
 
 
+def test_numbers_written_as_booleans() -> None:
+    """Functional graphs copy the view: the bytes beside what is written became 0 and 1."""
+
+    def f(x: Tensor) -> Tensor:
+        y = x * 2
+        y.view(torch.bool)[0, 1:3] = True
+        x.view(torch.bool).scatter_(1, torch.zeros(2, 1, dtype=torch.int64), value=0.5)
+        return y.view(torch.int32) + 1
+
+    ours, eager = (torch.tensor([[1.25, 3.5], [-2.0, 7.1]]) for _ in range(2))
+    compiled = torch.compile(f, backend="compile_cli")
+    with pytest.warns(UserWarning, match="become 0 and 1"):
+        assert torch.equal(compiled(ours), f(eager)) and torch.equal(ours, eager)
+    with pytest.raises(BadInput, match="become 0 and 1"):
+        compile_cli.compile(f, (ours,))
+
+
 @pytest.mark.parametrize(("f", "grad"), [(rows, False), (rows, True), (written, False)])
 def test_sizes_without_a_hint(f: Callable[..., Any], grad: bool) -> None:
     """Compiled, but for what torch cannot differentiate without one."""

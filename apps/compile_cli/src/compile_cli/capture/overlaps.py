@@ -3,7 +3,8 @@
 A functional graph reads everything before it writes. Eager refuses most programs in which that
 makes a difference, and gives others an answer that hangs on the order in which elements are
 visited, and on the vectors and threads that visit them; both are refused here. So are views that
-see memory beside an input that is written: a functional graph has the input's elements only."""
+see memory beside an input that is written: a functional graph has the input's elements only; and
+writes to numbers through a view of them as booleans, which a functional graph copies."""
 
 from __future__ import annotations
 
@@ -83,13 +84,13 @@ def refuse_overlaps(graph: GraphModule) -> None:
     """Raises `BadInput` for a write that reads what it writes, that writes one place twice, or that
     goes to an input whose elements share places. `graph` is not functional yet."""
     inputs = [n.meta.get("val") for n in graph.graph.find_nodes(op="placeholder")]
-    folded = _folded(inputs)
+    folded, retyped = _folded(inputs), _as_booleans(graph, "val")
     written: set[int] = set()
     strided: list[Tensor] = []
     for node in graph.graph.nodes:
         if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
             given = map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
-            why = _hangs_on_order(node.target, *given, folded)
+            why = _hangs_on_order(node.target, *given, folded, retyped)
             if why is not None:
                 raise BadInput(
                     f"{node.target} writes to memory in an order that its result would hang on\n"
@@ -110,7 +111,7 @@ def order_matters(graph: GraphModule) -> str | None:
     run as eager runs it. None where a functional graph gives eager's answer."""
     found: list[str] = []
     inputs = [n.meta.get("example_value") for n in graph.graph.find_nodes(op="placeholder")]
-    folded = _folded(inputs)
+    folded, retyped = _folded(inputs), _as_booleans(graph, "example_value")
     written: set[int] = set()
 
     class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of torch
@@ -118,7 +119,7 @@ def order_matters(graph: GraphModule) -> str | None:
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             if func._schema.is_mutable:
-                why = _hangs_on_order(func, args, kwargs or {}, folded)
+                why = _hangs_on_order(func, args, kwargs or {}, folded, retyped)
                 found.extend([] if why is None else [f"{func}: {why}"])
                 written.update(map(storage_key, _arguments(func, args, kwargs or {})[0]))
             return func(*args, **(kwargs or {}))
@@ -187,8 +188,19 @@ def _folded(inputs: Sequence[Any]) -> dict[int, Tensor]:
     return {storage_key(t): t for t in inputs if isinstance(t, Tensor) and overlaps_itself(t)}
 
 
+def _as_booleans(graph: GraphModule, key: str) -> set[int]:
+    """The storages of numbers that are looked at as booleans (`x.view(torch.bool)`)."""
+    nodes = (n for n in graph.graph.nodes if torch.bool in (*n.args, *n.kwargs.values()))
+    viewed = (n.args[0].meta.get(key) for n in nodes if _name(n).startswith("view"))
+    return {storage_key(v) for v in viewed if isinstance(v, Tensor) and v.dtype is not torch.bool}
+
+
 def _hangs_on_order(
-    op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], folded: Mapping[int, Tensor]
+    op: OpOverload,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    folded: Mapping[int, Tensor],
+    retyped: Set[int],
 ) -> str | None:
     if torch.Tag.inplace_view in op.tags:  # it changes the tensor's layout, no memory
         return None
@@ -198,6 +210,8 @@ def _hangs_on_order(
     )
     for i, x in enumerate(written):
         whole = folded.get(storage_key(x))
+        if x.dtype is torch.bool and storage_key(x) in retyped:
+            return "the elements beside become 0 and 1, as in any copy of booleans, if they are not"
         if one_value and whole is not None and _placed(x) == _placed(whole):
             continue
         if overlaps_itself(x) or whole is not None:
