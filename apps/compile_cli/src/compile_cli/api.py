@@ -39,9 +39,9 @@ def compile(
     """Compiles a module, function or exported program for inference.
 
     args: example inputs; their device is where it will run.
-    dynamic: input (position or name) -> dimensions that may differ from call to call; one
-        compilation then serves every size of them, but for sizes whose values the model itself
-        needs (`torch.linspace(0, 1, n)`): for each of those it is compiled again.
+    dynamic: input (position or name) -> dimensions that may differ from call to call (-1 is the
+        last); one compilation then serves every size of them, but for sizes whose values the model
+        itself needs (`torch.linspace(0, 1, n)`): for each of those it is compiled again.
     Raises a `CompileCliError`: the model cannot be captured, an option is unknown or does nothing
     where the model runs, inputs do not fit.
 
@@ -104,10 +104,10 @@ def _by_position(
         if not isinstance(value, torch.Tensor):
             raise BadInput(f"input {position} is no tensor, so it has no dynamic dimension")
         for dim in dims:
-            if dim >= value.dim():
+            if not -value.dim() <= dim < value.dim():
                 raise BadInput(
                     f"input {position} has no dimension {dim}\n  got: sizes {list(value.shape)}"
                 )
         if dims:
-            out[sum(counts[:position])] = set(dims)
+            out[sum(counts[:position])] = {dim % value.dim() for dim in dims}
     return out

@@ -21,6 +21,7 @@ from compile_cli.garbage import collected_later
 with collected_later():
     import compile_cli.graph_cache as graph_cache
     from aten_lowering import own_composites
+    from aten_lowering.fakes import correct_fakes
     from aten_lowering.passes.one_stream import one_stream
     from aten_lowering.passes.readable_masks import make_masks_readable
     from aten_lowering.passes.writable_views import writable_views
@@ -158,6 +159,7 @@ def _register() -> None:
 
 
 _register()
+correct_fakes()  # before Dynamo asks them
 graph_cache.until_compiled()
 
 

@@ -1,5 +1,7 @@
-"""What torch's fake tensors say of whole operators otherwise than its kernels do."""
+"""What torch's fake tensors say of whole operators otherwise than its kernels do; and composite
+operators whose torch's kernels ask data whether arguments are valid, or know no symbolic sizes."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -7,8 +9,16 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from aten_lowering import transforms
-from aten_lowering.torch_compat import op_implementations_dict
+from aten_lowering import rules, transforms
+from aten_lowering.torch_compat import (
+    COMPOSITE,
+    DispatchKey,
+    DynamicOutputShapeException,
+    broadcast_shapes,
+    broadcast_symbols,
+    op_implementations_dict,
+    sym_max,
+)
 
 aten = torch.ops.aten
 _torch_of_counts: Callable[..., Tensor] = op_implementations_dict[aten.bincount.default]
@@ -17,6 +27,11 @@ _torch_of_counts: Callable[..., Tensor] = op_implementations_dict[aten.bincount.
 def correct_fakes() -> None:
     """Has every fake tensor of the process take these rules."""
     op_implementations_dict.update(_FAKES)
+    for op, rule in _COMPOSITES.items():
+        op.py_kernels.pop(DispatchKey.Autograd, None)
+        op.py_kernels[COMPOSITE] = rule
+        op._dispatch_cache.clear()
+    broadcast_symbols()
 
 
 def counts(
@@ -31,7 +46,74 @@ def counts(
         return torch.empty_like(result, dtype=torch.float32 if narrow else torch.float64)
 
 
+def of_data(mode: Any, op: OpOverload) -> Any:
+    """A size that is data, which a graph must be allowed to have."""
+    if mode.shape_env is None or not mode.shape_env.allow_dynamic_output_shape_ops:
+        raise DynamicOutputShapeException(op)
+    return mode.shape_env.create_unbacked_symint()
+
+
+def packed(
+    mode: Any, op: OpOverload, x: Tensor, lengths: Tensor, batch_first: bool
+) -> tuple[Tensor, Tensor]:
+    """As many elements as lengths say; torch takes them for one of the sequences."""
+    elements, steps = of_data(mode, op), of_data(mode, op)
+    with mode:
+        return x.new_empty(elements, *x.shape[2:]), lengths.new_empty(steps)
+
+
+def paths(
+    mode: Any, op: OpOverload, x: Tensor, targets: Tensor, lengths: Any, longest: Any, *_: Any
+) -> tuple[Tensor, Tensor]:
+    """`ctc_loss`: losses, and the paths that gradients are computed from, as long as the longest
+    target. Where that is data, nothing but gradients may use paths, and with them it is a size."""
+    if not isinstance(longest, Tensor):
+        most = max(longest, default=0)
+    elif torch.is_grad_enabled() and x.requires_grad:
+        most = of_data(mode, op)
+    else:
+        most = targets.shape[-1]
+    with mode:
+        return x.new_empty(x.shape[1]), x.new_empty(x.shape[1], x.shape[0], 2 * most + 1)
+
+
+def least_squares(
+    mode: Any, op: OpOverload, a: Tensor, b: Tensor, rcond: Any = None, *, driver: str | None = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of the drivers whose residuals do not hang on ranks, which are data."""
+    driver = driver or ("gels" if a.is_cuda else "gelsy")
+    if driver not in ("gels", "gelsy"):
+        raise DynamicOutputShapeException(op)
+    (*batch, m, n), is_vector = a.shape, b.dim() == 1 or b.shape == a.shape[:-1]
+    (*more, _, columns) = (*b.shape, 1) if is_vector else b.shape
+    batch = list(broadcast_shapes(tuple(batch), tuple(more)))
+    rows = sym_max(m, n)
+    with mode:
+        whole = a.new_empty(*batch, columns, rows).mT.narrow(-2, 0, n)
+        solution = whole.squeeze(-1) if is_vector else whole
+        full, real = driver == "gels" and m > n, a.real.dtype
+        residuals = a.new_empty([*batch, columns] if full else [0], dtype=real)
+        ranks = a.new_empty(batch if driver == "gelsy" else [0], dtype=torch.int64)
+        return solution, residuals, ranks, a.new_empty([0], dtype=real)
+
+
 _FAKES: dict[OpOverload, Callable[..., Any]] = {
     **dict.fromkeys(transforms.OPERATORS, transforms.fake),
     aten.bincount.default: counts,
+    aten._pack_padded_sequence.default: packed,
+    aten._ctc_loss.default: paths,
+    aten._ctc_loss.Tensor: paths,
+    aten.linalg_lstsq.default: least_squares,
+}
+_COMPOSITES: dict[OpOverload, Callable[..., Any]] = {
+    aten.cov.default: rules.covariance,
+    aten.ctc_loss.IntList: rules.ctc_loss,
+    aten.ctc_loss.Tensor: rules.ctc_loss,
+    aten.combinations.default: rules.combinations,
+    aten.one_hot.default: rules.one_hot,
+    **{
+        op: functools.partial(rules.quantile, op)
+        for packet in (aten.quantile, aten.nanquantile)
+        for op in (packet.default, packet.scalar)
+    },
 }

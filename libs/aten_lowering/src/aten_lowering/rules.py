@@ -3,8 +3,9 @@
 Each is what ATen's kernel computes, in operators that become kernels; `NotImplemented` leaves the
 operator as it is."""
 
+import math
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -478,14 +479,78 @@ def quantile(
     return found
 
 
-def covariance(x: Tensor, *, correction: int = 1, **weights: Tensor | None) -> Any:
-    """The same of a covariance without weights: the check of its degrees of freedom."""
-    if x.dim() > 2 or x.numel() == 0 or any(w is not None for w in weights.values()):
-        return aten.cov.default._op_dk(COMPOSITE, x, correction=correction, **weights)
+def covariance(
+    x: Tensor,
+    *,
+    correction: int = 1,
+    fweights: Tensor | None = None,
+    aweights: Tensor | None = None,
+) -> Any:
+    """The same of a covariance: the checks of its weights and of its degrees of freedom."""
+    counts, weights = fweights is None or not fweights.is_floating_point(), (fweights, aweights)
+    known = counts and all(w is None or (w.dim() == 1 and not w.is_complex()) for w in weights)
+    if x.dim() > 2 or x.numel() == 0 or not known:
+        more = {"correction": correction, "fweights": fweights, "aweights": aweights}
+        return aten.cov.default._op_dk(COMPOSITE, x, **more)
     lines = x if x.dim() == 2 else x.reshape(1, -1)
-    count = lines.shape[1]
-    off = lines - (lines.sum(1) / count).unsqueeze(1)
-    return (off @ off.t().conj() / sym_max(count - correction, 0)).squeeze()
+    given = [w for w in weights if w is not None]
+    if not given:
+        off = lines - (lines.sum(1) / lines.shape[1]).unsqueeze(1)
+        return (off @ off.t().conj() / sym_max(lines.shape[1] - correction, 0)).squeeze()
+    for w in given:
+        aten._assert_async.msg((w >= 0).all(), "cov(): weights cannot be negative")
+    w = math.prod(given[1:], start=given[0])
+    total = w.sum()
+    aten._assert_async.msg(total != 0, "cov(): weights sum to zero, can't be normalized")
+    off = lines - ((lines * w).sum(1) / total).unsqueeze(1)
+    lost: Any = correction
+    if aweights is not None and correction != 0:
+        lost = correction * (w * aweights).sum() / total
+    return (off @ (off * w).t().conj() / (total - lost).clamp(min=0)).squeeze()
+
+
+def ctc_loss(
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    reduction: int = 1,
+    zero_infinity: bool = False,
+) -> Tensor:
+    """torch's asks lengths which of its kernels to take."""
+    x = log_probs if log_probs.dim() == 3 else log_probs.unsqueeze(1)
+    given = x, targets.to(x.device, torch.int64), input_lengths, target_lengths
+    losses: Tensor = aten._ctc_loss(*given, blank, zero_infinity)[0]
+    if zero_infinity:
+        losses = torch.where(losses == math.inf, 0, losses)
+    if reduction == 1:
+        return (losses / torch.as_tensor(target_lengths).to(losses).clamp(min=1)).mean()
+    if reduction == 2:
+        return losses.sum()
+    return losses if x is log_probs else losses.squeeze(0)
+
+
+def combinations(x: Tensor, r: int = 2, with_replacement: bool = False) -> Any:
+    """By their places, whose number is known; torch's takes it from data."""
+    if x.dim() != 1 or r < 1:
+        return aten.combinations.default._op_dk(COMPOSITE, x, r, with_replacement)
+    n = x.shape[0]
+    lines = [torch.arange(n, device=x.device).reshape(-1, *[1] * (r - 1 - i)) for i in range(r)]
+    taken = x.new_ones([n] * r, dtype=torch.bool)
+    for a, b in pairwise(lines):
+        taken = taken & (a <= b if with_replacement else a < b)
+    top = n + r - 1 if with_replacement else n
+    count = math.prod(sym_max(top - i, 0) for i in range(r)) // math.factorial(r)
+    return x[aten.nonzero_static(taken, size=count)]
+
+
+def one_hot(x: Tensor, num_classes: int = -1) -> Any:
+    """As many classes as data says: a size that is known when the graph runs."""
+    if num_classes != -1 or x.numel() == 0:
+        return aten.one_hot.default._op_dk(COMPOSITE, x, num_classes)
+    aten._assert_async.msg((x >= 0).all(), "Class values must be non-negative.")
+    return (x.unsqueeze(-1) == torch.arange((x.max() + 1).item(), device=x.device)).long()
 
 
 def dropout(x: Tensor, p: float, train: bool | None) -> Tensor:

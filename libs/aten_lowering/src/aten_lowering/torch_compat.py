@@ -48,7 +48,12 @@ from torch._prims_common import (
     suggest_memory_format,
 )
 from torch._subclasses.fake_impls import op_implementations_dict
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import (
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    unset_fake_temporarily,
+)
 from torch._subclasses.functional_tensor import FunctionalTensorMode
 from torch.export._trace import _ignore_backend_decomps as ignore_backend_decomps
 from torch.nn.attention.flex_attention import _vmap_for_bhqkv as vmap_over_scores
@@ -97,3 +102,19 @@ def without_functionalization() -> torch._C._ExcludeDispatchKeyGuard:
 def negative(x: torch.Tensor) -> torch.Tensor:
     """A view of `x` that is lazily negated."""
     return torch._neg_view(x)
+
+
+broadcast_shapes: Callable[..., Any] = torch.broadcast_shapes
+_sizes_of_numbers: Callable[..., Any] = torch.nn.functional._infer_size  # type: ignore[attr-defined]
+
+
+def _sizes(*shapes: Any) -> Any:
+    try:
+        return _sizes_of_numbers(*shapes)
+    except (RuntimeError, TypeError):  # it knows no symbols
+        return broadcast_shapes(*shapes)
+
+
+def broadcast_symbols() -> None:
+    """Has losses of `torch.nn.functional` take weights of symbolic sizes."""
+    torch.nn.functional._infer_size = _sizes  # type: ignore[attr-defined]

@@ -4,7 +4,7 @@ gathers whose gradient is four atomic scatters), softshrink (whose kernel in Pyt
 another sign than eager's), margins of several labels (whose kernel in Python takes what follows the
 last label for the first class), the gradient of running products (a loop over their elements),
 circular padding (a copy in place for each edge), dropout (a copy where it drops nothing), attention
-in f64 on a CPU, quantiles and covariances (which ask data whether arguments are valid)."""
+in f64 on a CPU."""
 
 import functools
 import threading
@@ -20,11 +20,9 @@ from aten_lowering.fakes import correct_fakes
 from aten_lowering.layouts import suggested
 from aten_lowering.rules import (
     attention,
-    covariance,
     cumprod_backward,
     dropout,
     pad_circular,
-    quantile,
 )
 from aten_lowering.torch_compat import COMPOSITE, DispatchKey, upsample_compute_output_size
 
@@ -44,11 +42,7 @@ _RULES: dict[OpOverload, Callable[..., Any]] = {
     aten._pad_circular.default: pad_circular,
     aten.dropout.default: dropout,
     aten.scaled_dot_product_attention.default: attention,
-    aten.cov.default: covariance,
 }
-for _packet in (aten.quantile, aten.nanquantile):
-    for _op in (_packet.default, _packet.scalar):
-        _RULES[_op] = functools.partial(quantile, _op)
 _output_size: Any = upsample_compute_output_size
 _KEYS = (DispatchKey.Autograd, COMPOSITE)
 _LOCK = threading.RLock()
