@@ -35,6 +35,9 @@ from torch.autograd import forward_ad
 from torch.export._trace import _export as export_at_level
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+asserting: Any = torch._assert
+"""Raises an `AssertionError` where a condition does not hold."""
+
 untraced: Any = torch._dynamo.disable
 """Of a function: Dynamo does not look on as it runs."""
 

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from compile_cli.torch_compat import in_transform
+from compile_cli.torch_compat import asserting, in_transform
 
 
 def _asserted(condition: Any, message: str = "") -> None:
-    """`torch._assert`, when the graph runs."""
+    """`asserting`, when the graph runs."""
     if isinstance(condition, torch.Tensor):
         torch.ops.aten._assert_async.msg(condition, message)
     else:
@@ -26,7 +26,7 @@ def _none_of(condition: torch.Tensor) -> bool:
 
 _nll: Any = torch.nn.functional.gaussian_nll_loss
 _OF_GRAPHS: dict[Any, Callable[..., Any]] = {
-    torch._assert: _asserted,
+    asserting: _asserted,
     _nll: FunctionType(  # which asks nothing of data
         _nll.__code__,
         {
