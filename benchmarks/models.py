@@ -51,10 +51,10 @@ def images(batch: int, size: int = 224) -> list[tuple[Tensor, ...]]:
     return [(torch.randn(batch, 3, size, size),) for _ in range(SETS)]
 
 
-def bert(batch: int = 32) -> Case:
+def bert(batch: int = 32, layers: int = 12) -> Case:
     from transformers import BertConfig, BertModel
 
-    return First(BertModel(BertConfig())), ids(batch, 128)
+    return First(BertModel(BertConfig(num_hidden_layers=layers))), ids(batch, 128)
 
 
 def gpt2(batch: int = 8) -> Case:

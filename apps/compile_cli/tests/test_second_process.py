@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -18,9 +19,9 @@ from torch._dynamo.utils import counters
 
 import aten_lowering
 import compile_cli.graph_cache as graph_cache
-from compile_cli import pipeline
+from compile_cli import pipeline, torch_backend
 from compile_cli.hosts import inputs
-from compile_cli.torch_compat import key_parts
+from compile_cli.torch_compat import key_parts, tracer
 from gemm_templates import Choice
 from loop_ir.passes import take_over
 from planner import NO_TIME, Chosen
@@ -75,8 +76,8 @@ def test_a_model_is_loaded(compiled: Calls) -> None:
 
 
 def test_what_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To find a graph, no table of decompositions is made, nothing of torch's own compiler is
-    imported, and Triton's files are not read."""
+    """To find a graph, no table of decompositions is made, no worker is started, nothing of torch's
+    own compiler is imported, and neither Triton's files nor torch's are read."""
 
     def asked(*_: Any) -> Any:
         raise AssertionError("it takes longer than to look up")
@@ -87,10 +88,60 @@ def test_what_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
         for name in theirs:
             monkeypatch.delitem(sys.modules, name, raising=False)
         monkeypatch.setattr(aten_lowering, "decompositions", asked)
+        monkeypatch.setattr(torch_backend, "start_workers", asked)
+        monkeypatch.setattr(graph_cache, "_asked_torch", asked)
+        graph_cache._torch_digest.cache_clear()
         monkeypatch.setattr(key_parts, "init_backend_registration", asked)
         monkeypatch.setattr(key_parts.CacheBase, "get_system", staticmethod(asked))
         torch.testing.assert_close(process(torch.sin, X), X.sin())
     assert hits() == 1 and not sys.modules.keys() & set(theirs)
+
+
+@pytest.mark.parametrize("level", [logging.DEBUG, logging.WARNING])
+def test_dynamo_parses_files_for_a_log_that_is_read(
+    level: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: Calls = []
+    monkeypatch.setattr(tracer, "get_funcname", lambda file, _: parsed.append(file))
+    monkeypatch.setattr(graph_cache.call_log, "isEnabledFor", lambda at: at >= level)
+    torch._dynamo.reset()
+    graph_cache.until_compiled()
+    torch.compile(lambda x: x.sin() + 1, backend="compile_cli")(X)
+    assert bool(parsed) == (level == logging.DEBUG)
+
+
+def test_torchs_digest_is_asked_again_where_a_file_of_torch_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package, asked = tmp_path / "site" / "torch", iter([b"one", b"two"])
+    (package / "nn").mkdir(parents=True)
+    for name in ("__init__.py", "nn/functional.py"):
+        (package / name).write_text("x = 1\n")
+    monkeypatch.setattr(torch, "__file__", str(package / "__init__.py"))
+    monkeypatch.setattr(graph_cache, "_asked_torch", lambda: next(asked))
+
+    def another_process() -> bytes:
+        graph_cache._torch_digest.cache_clear()
+        return graph_cache._torch_digest(tmp_path / "kept")
+
+    assert [another_process() for _ in range(2)] == [b"one"] * 2
+    (package / "nn/functional.py").write_text("x = 22\n")
+    assert [another_process() for _ in range(2)] == [b"two"] * 2
+    graph_cache._torch_digest.cache_clear()
+
+
+def test_what_stands_in_is_imported_when_it_is_asked_for() -> None:
+    """And is no longer there for others."""
+    code = """
+import sys
+import compile_cli.torch_backend
+assert "networkx" not in sys.modules
+from torch._functorch._activation_checkpointing.graph_info_provider import nx
+assert type(nx.DiGraph()).__module__.startswith("networkx") and nx.bfs_predecessors
+import networkx
+assert networkx is not nx and networkx.DiGraph
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize("what", ["matmul", "schedule", "schedule of many"])

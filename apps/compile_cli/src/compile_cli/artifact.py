@@ -4,7 +4,7 @@ Nothing here imports Dynamo, AOTAutograd or the lowering: to load is not to comp
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -29,15 +29,16 @@ class Artifact:
     """The host program of a compiled graph as text, and what it does not hold.
 
     constants: tensors, by the names that the program has for them. aligned, lazy, taken: what is
-    done to inputs first (`CompiledGraph`). options: those that it was compiled with. awaits: the
-    record that says when a later process should compile the graph again (`undecided`); empty if
-    none should."""
+    done to inputs first (`CompiledGraph`). options: those that it was compiled with. binaries: its
+    kernels, compiled. awaits: the record that says when a later process should compile the graph
+    again (`undecided`); empty if none should."""
 
     text: str
     constants: Mapping[str, Tensor]
     aligned: tuple[int, ...]
     lazy: tuple[LazyInput, ...]
     options: Options
+    binaries: tuple[Binary, ...] = ()
     awaits: str = ""
     taken: tuple[int, ...] = ()
 
@@ -52,18 +53,18 @@ class Artifact:
             if isinstance(op, ExternCall) and op.target.startswith("eager."):
                 raise NoArtifact(f"torch runs {op.target}, a part of the model itself")
         text = print_program(compiled.program)
-        inputs = compiled.aligned, compiled.lazy
-        return cls(text, compiled.constants, *inputs, options, taken=compiled.taken)
+        inputs, binaries = (compiled.aligned, compiled.lazy), compiled.binaries()
+        return cls(text, compiled.constants, *inputs, options, binaries, taken=compiled.taken)
 
-    def load(self, binaries: Sequence[Binary] = ()) -> Runner:
+    def load(self) -> Runner:
         """What runs the graph. Kernels of which there is no binary come from the store, or are
         compiled."""
         program = parse_program(self.text)
         if "aten_lowering." in self.text:
             import_module("aten_lowering.passes.order")  # which describes its operators
         kernels = Kernels(self.options)
-        defines = analysis.kernels(program)
-        for binary in binaries:
+        defines = {n: d for p in analysis.programs(program) for n, d in analysis.kernels(p).items()}
+        for binary in self.binaries:
             kernels.load(defines[binary.name]).provide(binary)
         outside = Outside(self.constants)
         with kernels.compiling():

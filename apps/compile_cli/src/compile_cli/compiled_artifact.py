@@ -21,8 +21,6 @@ from compile_cli.artifact import Artifact
 from compile_cli.artifact_file import Format
 from compile_cli.errors import BadArtifact, MachineError, NoArtifact, NotLoaded
 from compile_cli.options import Options
-from planner import Kernels, expected_variants, uses_cuda
-from wrapper_ir import parse_program
 
 Source = tuple[Literal["result", "input"], int]
 """Where a result of the graph is from: the host program's results, or the caller's inputs."""
@@ -51,7 +49,6 @@ class CompiledArtifact:
         if isinstance(self.kept, NoArtifact):
             raise self.kept
         artifact, sources = self.kept
-        program = parse_program(artifact.text)
         files = {_PROGRAM: artifact.text.encode()}
         layouts = {}
         if artifact.constants:
@@ -62,12 +59,9 @@ class CompiledArtifact:
                 for name, t in artifact.constants.items()
             }
         target = None
-        if uses_cuda(program) and artifact.options.emit != "hop":
-            kernels = Kernels(artifact.options)
-            for i, (define, mask) in enumerate(expected_variants(program)):
-                binary = kernels.load(define).binary(alignment=mask)
-                files[f"kernels/{i}.bin"] = binary.to_bytes()
-                target = binary.target.arch
+        for i, binary in enumerate(artifact.binaries):
+            files[f"kernels/{i}.bin"] = binary.to_bytes()
+            target = binary.target.arch
         options = asdict(replace(artifact.options, cache_dir=None, jobs=0))
         record = {
             "versions": _versions(),
@@ -95,20 +89,17 @@ class CompiledArtifact:
             if not triton_rt.Target(arch).runs_on(triton_rt.Target.current().arch):
                 raise BadArtifact(path, f"made for sm_{arch}, here is {triton_rt.Target.current()}")
         try:
+            kernels = (data for name, data in files.items() if name.startswith("kernels/"))
             artifact = Artifact(
                 files[_PROGRAM].decode(),
                 _constants(manifest["constants"], files),
                 tuple(manifest["aligned"]),
                 tuple((int(i), bool(conj), bool(neg)) for i, conj, neg in manifest["lazy"]),
                 Options.from_mapping(manifest["options"] | {"cache_dir": None, "jobs": 0}),
+                tuple(map(triton_rt.Binary.from_bytes, kernels)),
             )
             sources = tuple((str(kind), int(i)) for kind, i in manifest["results"])
-            binaries = [
-                triton_rt.Binary.from_bytes(data)
-                for name, data in files.items()
-                if name.startswith("kernels/")
-            ]
-            run = artifact.load(binaries)
+            run = artifact.load()
         except (torch.OutOfMemoryError, MemoryError, MachineError):
             raise
         except Exception as error:  # whatever a manifest, a program or constants make of it

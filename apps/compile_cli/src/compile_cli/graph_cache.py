@@ -2,17 +2,17 @@
 
 A second process that compiles a graph which a first one compiled, with the same options, sources,
 versions and GPU, captures it with Dynamo, and finds the rest in AOTAutograd's cache: nothing is
-traced, lowered, fused, measured or planned again. The kernels' binaries are in the store on disk.
+traced, lowered, fused, measured, planned or built again: an entry has the kernels' binaries, too.
 """
 
-import sys
+import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import cache
-from importlib import import_module
+from functools import cache, partial
+from hashlib import sha256
 from importlib.metadata import version
-from logging import LogRecord
-from types import ModuleType
+from logging import DEBUG, LogRecord
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -23,60 +23,46 @@ from compile_cli.errors import NoArtifact
 from compile_cli.garbage import collected_later
 from compile_cli.hosts import Runner, boxed
 from compile_cli.options import Options
+from compile_cli.stand_ins import standing_in
 from compile_cli.torch_compat import (
     AOTAutogradCacheDetails,
     BypassAOTAutogradCache,
     CallbackArgs,
     OutputCode,
     SerializableAOTDispatchCompiler,
+    call_log,
     callback_handler,
     compiler_config,
     functorch_config,
     key_parts,
     sharing_groups,
+    tracer,
 )
 from compile_cli.undecided import Superseded, check_decided
+from multikernel import RecordStore
 from planner import source_digest
 
-_make_details = AOTAutogradCacheDetails.__init__
+_asked_torch, _make_details = key_parts.torch_key, AOTAutogradCacheDetails.__init__
+_TEXT_OF_KERNEL = "user_defined_triton_kernel_transitive_closure_source_code"
 
 
 def _details(details: AOTAutogradCacheDetails, *args: Any) -> None:
     """What torch makes a key of. For the texts of the user's Triton kernels it imports its own
-    compiler, also where there are none: until one is asked for, a module stands in for that."""
-    name, wanted = f"{key_parts.__package__}.codegen.wrapper", _TEXT_OF_KERNEL
-    if name in sys.modules:
+    compiler, also where there are none."""
+    with standing_in(f"{key_parts.__package__}.codegen.wrapper", _TEXT_OF_KERNEL):
         _make_details(details, *args)
-        return
-    later = ModuleType(name)
 
-    def imported(attribute: str) -> Any:
-        if attribute.startswith("__"):
-            raise AttributeError(attribute)  # the statement that imports asks for some
-        if sys.modules.get(name) is later:
-            del sys.modules[name]
-        return getattr(import_module(name), attribute)
-
-    vars(later)["__getattr__"] = imported
-    vars(later)[wanted] = lambda kernel: imported(wanted)(kernel)
-    sys.modules[name] = later
-    try:
-        _make_details(details, *args)
-    finally:
-        if sys.modules.get(name) is later:
-            del sys.modules[name]
-
-
-_TEXT_OF_KERNEL = "user_defined_triton_kernel_transitive_closure_source_code"
 
 # Of torch's key: the devices that its own compiler serves, with passes of theirs, for which all of
-# that is imported, and a digest of the files of Triton, half a gigabyte of them; the key has the
-# version and the GPU from here. To ask takes longer than all else of a key.
+# that is imported, a digest of the files of Triton, half a gigabyte of them (the key has the
+# version and the GPU from here), and each part of the key again, as text for logs. To ask takes
+# longer than all else of a key.
 _NOT_ASKED: tuple[tuple[Any, str, Any], ...] = (
     (key_parts, "init_backend_registration", lambda: None),
     (key_parts, "custom_backend_passes", {}),
     (key_parts, "custom_backend_codegen_configs", {}),
     (key_parts.CacheBase, "get_system", staticmethod(dict)),
+    (key_parts.FxGraphCachePickler, "debug_lines", lambda *_: []),
     (AOTAutogradCacheDetails, "__init__", _details),
 )
 
@@ -125,6 +111,22 @@ def _makers() -> str:
     return ", ".join((*versions, source_digest(*PACKAGES.split())))
 
 
+@cache
+def _torch_digest(kept: Path) -> bytes:
+    """Torch's digest of its own files, which it reads for as long as all else of a key takes: not
+    again while all have the sizes and times that they had."""
+    stats = [str(torch.__version__)]
+    for folder, _, names in os.walk(Path(torch.__file__).parent):
+        for path in (f"{folder}/{name}" for name in names if name.endswith((".py", ".so"))):
+            found = os.stat(path)  # noqa: PTH116  # of thousands: a Path takes thrice the time
+            stats.append(f"{path} {found.st_size} {found.st_mtime_ns}")
+    store, stamp = RecordStore(kept), sha256("\n".join(sorted(stats)).encode()).hexdigest()
+    if (known := store.get(stamp)) is None:
+        known = {"digest": _asked_torch().hex()}
+        store.put(stamp, known)
+    return bytes.fromhex(known["digest"])
+
+
 def cacheable(compile_fx: Callable[..., GraphCode]) -> Callable[..., GraphCode]:
     """A compiler of flat graphs, with the mark that AOTAutograd looks for before it asks its
     cache."""
@@ -153,6 +155,8 @@ _UNTIL_COMPILED = ExitStack()
 
 def _begins(_: CallbackArgs) -> None:
     _UNTIL_COMPILED.enter_context(collected_later())
+    if not call_log.isEnabledFor(DEBUG):  # a line of it has a name, for which files are parsed
+        _UNTIL_COMPILED.enter_context(mock.patch.object(tracer, "get_funcname", lambda *_: None))
 
 
 def cached(options: Options) -> ExitStack:
@@ -175,7 +179,8 @@ def cached(options: Options) -> ExitStack:
     tag = f"{compiler_config.cache_key_tag} {options} {settings} {_makers()} {sharing_groups()}"
     stack.enter_context(compiler_config.patch(cache_key_tag=tag))
     stack.enter_context(functorch_config.patch(bundled_autograd_cache=True))
-    for of, name, none in _NOT_ASKED:
+    digest = partial(_torch_digest, options.cache_path / "torch")
+    for of, name, none in (*_NOT_ASKED, (key_parts, "torch_key", digest)):
         stack.enter_context(mock.patch.object(of, name, none))
     key_parts.log.addFilter(_no_news)
     stack.callback(key_parts.log.removeFilter, _no_news)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -186,6 +187,7 @@ def compile_loop(
         taken=taken,
         graphs=(*parts, *graphs),
         late=tuple(kernels.late),
+        binaries=partial(kernels.binaries, program),
     )
 
 

@@ -10,6 +10,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from importlib.metadata import entry_points
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -78,8 +79,8 @@ def compile_cli(
         eager: Callable[..., Any] = gm.forward
         return eager
     names = [getattr(n.target, "__name__", n.target) for n in gm.graph.nodes if "call" in n.op]
-    matmuls = sum(name in _MATMULS for name in names)
-    start_workers(settings, example_inputs, len(names) + CANDIDATES * matmuls)
+    kernels = len(names) + CANDIDATES * sum(name in _MATMULS for name in names)
+    start = partial(start_workers, settings, example_inputs, kernels)
     kept = settings.fx_backend is None
     one_stream(gm)
     make_masks_readable(gm)
@@ -87,7 +88,7 @@ def compile_cli(
     how: dict[str, Any] = {
         "fw_compiler": cacheable(compile_fx) if kept else compile_fx,
         "bw_compiler": cacheable(_untraced(compile_fx)) if kept else _untraced(compile_fx),
-        "decompositions": _Decompositions(),
+        "decompositions": _Decompositions(start),
         "keep_inference_input_mutations": True,
         "partition_fn": lambda *given, **more: compiler().partition(*given, **more),
     }
@@ -126,13 +127,17 @@ def _untraced(compile_fx: Callable[..., GraphCode]) -> Callable[..., GraphCode]:
 
 
 class _Decompositions(Mapping[Any, Callable[..., Any]]):
-    """The table of decompositions, made when it is asked for: a graph that is found in the cache
-    needs none."""
+    """The table of decompositions, made when it is asked for, when compile workers are started:
+    a graph that is found in the cache needs neither."""
+
+    def __init__(self, start: Callable[[], None]) -> None:
+        self._start = start
 
     @functools.cached_property
     def _table(self) -> dict[Any, Callable[..., Any]]:
         from aten_lowering import decompositions
 
+        self._start()
         return decompositions()
 
     def __getitem__(self, op: Any) -> Callable[..., Any]:

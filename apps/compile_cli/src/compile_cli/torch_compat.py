@@ -6,34 +6,39 @@ from typing import Any
 
 import torch
 import torch._dynamo
+import torch._dynamo.symbolic_convert as tracer
 import torch._functorch.config as functorch_config
 import torch._higher_order_ops.triton_kernel_wrap as kernel_wrap
 import torch.compiler.config
-from torch._dynamo.backends.common import aot_autograd
-from torch._dynamo.backends.registry import register_backend
 from torch._dynamo.callback import CallbackArgs, callback_handler
 from torch._dynamo.exc import TorchDynamoException
 from torch._dynamo.guards import GuardBuilder
+from torch._dynamo.output_graph import trace_call_log as call_log
 from torch._dynamo.source import GlobalStateSource
 from torch._dynamo.utils import counters
-from torch._functorch import partitioners
-from torch._functorch._aot_autograd.autograd_cache import (
-    AOTAutogradCacheDetails,
-    BypassAOTAutogradCache,
-    OutputCode,
-)
-from torch._functorch._aot_autograd.schemas import (
-    OutputType,
-    SerializableAOTDispatchCompiler,
-    ViewAndMutationMeta,
-)
-from torch._functorch.aot_autograd import aot_module_simplified
 from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._prims import rng_prims
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd import forward_ad
-from torch.export._trace import _export as export_at_level
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from compile_cli.stand_ins import standing_in
+
+with standing_in("networkx", "DiGraph"):  # torch's partitions draw graphs with it, and cut them
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._dynamo.backends.registry import register_backend
+    from torch._functorch import partitioners
+    from torch._functorch._aot_autograd.autograd_cache import (
+        AOTAutogradCacheDetails,
+        BypassAOTAutogradCache,
+        OutputCode,
+    )
+    from torch._functorch._aot_autograd.schemas import (
+        OutputType,
+        SerializableAOTDispatchCompiler,
+        ViewAndMutationMeta,
+    )
+    from torch._functorch.aot_autograd import aot_module_simplified
 
 asserting: Any = torch._assert
 """Raises an `AssertionError` where a condition does not hold."""
@@ -47,6 +52,13 @@ key_parts: Any = sys.modules[AOTAutogradCacheDetails.__base__.__module__]
 """The module of torch in which the key of its cache is made."""
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+
+
+def export_at_level(*given: Any, **more: Any) -> Any:
+    """`torch.export` at any level of its IR."""
+    from torch.export._trace import _export  # no graph of Dynamo's asks for it
+
+    return _export(*given, **more)
 
 
 def in_transform() -> bool:

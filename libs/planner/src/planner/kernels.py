@@ -160,16 +160,21 @@ class Kernels:
         wait_for_loops = self.loops.start(d for d in every if d.language == "cpp")
         if not uses_cuda(program) or self.options.emit == "hop":
             return wait_for_loops
-        jobs = expected_variants(program)
-        for define, mask in jobs:
+        for define, mask in expected_variants(program):
             self.start(define, mask)
 
         def finish() -> None:
             wait_for_loops()
-            for define, mask in jobs:
-                self.load(define).binary(alignment=mask)
+            self.binaries(program)
 
         return finish
+
+    def binaries(self, program: Program) -> tuple[triton_rt.Binary, ...]:
+        """Those of a program's kernels that its first launches need; waits for them."""
+        if not uses_cuda(program) or self.options.emit == "hop":
+            return ()
+        asked = expected_variants(program)
+        return tuple(self.load(define).binary(alignment=mask) for define, mask in asked)
 
     @contextmanager
     def compiling(self) -> Iterator[None]:

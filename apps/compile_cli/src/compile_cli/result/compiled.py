@@ -15,6 +15,7 @@ from compile_cli.record import Record
 from cuda_graphs import GraphedCallable
 from loop_ir import FusionReport, Graph
 from planner import Chosen, Decided
+from triton_rt import Binary
 from wrapper_ir import Program
 
 
@@ -31,7 +32,7 @@ class CompiledGraph:
     positions of inputs that must start at a multiple of 16 bytes. lazy: see `lazy_inputs`. graphs:
     the CUDA graphs of `run`, or of parts of it, if asked for. taken: positions of inputs that are
     written to, though no caller asked for it, and copied where another holds them. late: candidates
-    that were not compiled in time."""
+    that were not compiled in time. binaries: gives those of the program's kernels."""
 
     loop: Graph
     fused: Graph
@@ -52,6 +53,7 @@ class CompiledGraph:
     lazy: tuple[LazyInput, ...] = ()
     graphs: tuple[GraphedCallable, ...] = ()
     late: tuple[Future[Any], ...] = ()
+    binaries: Callable[[], tuple[Binary, ...]] = tuple
 
 
 def lazy_inputs(gm: torch.fx.GraphModule) -> tuple[LazyInput, ...]:
