@@ -34,7 +34,7 @@ from loop_ir.ir import hints_of, statements
 from multikernel import Decision, DecisionTable, compare_chain, sample_hints
 from planner.loops import define_loops, on_cpu, wants_loops
 from planner.plan import Choice, Condition, LaunchPlan, MatmulPlan, NodePlan, Steps, plan_launch
-from planner.schedules.lists import Lists
+from planner.schedules.lists import Lists, by_likeness
 from planner.schedules.proposals import default_schedule, list_schedule
 from planner.settings import Settings
 from symexpr import DivisionByZero, evaluate, parse
@@ -143,7 +143,9 @@ def _list(
     launches = tuple(launch for launch, _ in loops if launch is not None)
     if len(launches) == len(kernels):
         return NodePlan(allocate, None, ((None, Steps(launches)),), origins)
-    launch = plan_launch(emit_list(kernels, list_schedule(kernels, hints)))
+    alike = by_likeness(kernels)
+    schedules = [list_schedule(each, hints) for each in alike]
+    launch = plan_launch(emit_list(alike, schedules, options.emit != "hop"))
     fallbacks = tuple(fallback for _, each in loops for fallback in each)
     return NodePlan(allocate, None, ((None, launch),), origins, fallbacks=fallbacks)
 

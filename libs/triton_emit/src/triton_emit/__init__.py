@@ -14,7 +14,7 @@ from triton_emit.errors import (
     UnsupportedDType,
     UnsupportedKernel,
 )
-from triton_emit.forms.lists import likeness, list_schedule
+from triton_emit.forms.lists import likeness, list_schedule, words_of
 from triton_emit.prologue import emit_prologue
 from triton_emit.schedule import FITS, Schedule, default_schedule, size_in_32_bits
 from triton_emit.scores import emit_scores
@@ -25,5 +25,5 @@ __all__ = [
     "PrologueSource", "Schedule", "ScoreSource", "TritonEmitError", "TritonKernel",
     "UnsupportedDType", "UnsupportedKernel", "as_kind", "candidate_schedules", "default_schedule",
     "emit", "emit_epilogue", "emit_list", "emit_prologue", "emit_scores", "likeness",
-    "list_schedule", "size_in_32_bits",
+    "list_schedule", "size_in_32_bits", "words_of",
 ]  # fmt: skip

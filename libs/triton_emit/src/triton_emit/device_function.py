@@ -102,4 +102,4 @@ class DeviceFunctionWriter(Writer):
         lines += [*places, *self.top.text(), f"return {typed(value).text}"]
         if self.batched and any(re.search(r"\bbatch\b", line) for line in lines):
             lines.insert(0, f"batch = operands[0].to(tl.int{self.bits})")
-        return module(signature, lines, self.kernel), tuple(operands), tuple(args)
+        return module([(signature, lines)], self.kernel), tuple(operands), tuple(args)

@@ -4,12 +4,14 @@ several as one."""
 from collections.abc import Sequence
 from dataclasses import replace
 
+import sympy
+
 from loop_ir import Kernel, in_pieces, pair_softmax, row_of_pieces
 from loop_ir.ir import Alike
 from triton_emit.errors import BadSchedule
 from triton_emit.forms.check import check
 from triton_emit.forms.kernel import KernelWriter
-from triton_emit.forms.lists import common, list_form
+from triton_emit.forms.lists import ListWriter, arguments_of, common, entry, list_form
 from triton_emit.forms.lookback import LookbackWriter
 from triton_emit.forms.looped import LoopedWriter
 from triton_emit.forms.pairs import PairWriter
@@ -20,7 +22,7 @@ from triton_emit.forms.walk import WalkWriter
 from triton_emit.idioms import cheaper
 from triton_emit.joined_loads import join_loads
 from triton_emit.schedule import Schedule, walks
-from triton_emit.source import TritonKernel, as_of, with_buffers
+from triton_emit.source import TritonKernel, as_of, module, with_buffers
 from triton_emit.ssa import clean
 
 _FORMS: dict[str, type[KernelWriter]] = {
@@ -55,16 +57,45 @@ class Emitter:
         return as_of(made, kernel)
 
 
-def emit_list(kernels: Sequence[Kernel], schedule: Schedule) -> TritonKernel:
-    """One Triton kernel that does what all of them do, named as the first. They are alike
-    (`likeness`), and none needs what another does. Raises what `emit` raises, and BadSchedule for
-    a schedule whose points are pairs."""
-    if schedule.pairs:
-        raise BadSchedule(kernels[0].name, "pairs", 1, "False: a list of kernels has no pairs")
-    origins = tuple(dict.fromkeys(o for k in kernels for o in k.origins))
-    first, values = common(kernels)
-    first, form = _fitting(replace(first, origins=origins), schedule)
-    return list_form(form)(first, kernels, values, schedule).emit()
+def emit_list(
+    lists: Sequence[Sequence[Kernel]], schedules: Sequence[Schedule], aligned: bool = True
+) -> TritonKernel:
+    """One Triton kernel that does what all of them do, named as the first. Those of each list are
+    alike (`likeness`) and have its schedule, but for the warps, which are those of the schedule
+    with the most; none needs what another does. aligned: buffers begin at multiples of 16 bytes
+    where the launcher says so (`ALIGNED`). Raises what `emit` raises, and BadSchedule for
+    schedules of which programs do pairs or tell each other something."""
+    name = lists[0][0].name
+    warps = max(s.num_warps for s in schedules)
+    writers: list[ListWriter] = []
+    functions: list[tuple[str, list[str]]] = []
+    begin = place = 0
+    for kernels, schedule in zip(lists, schedules, strict=True):
+        if schedule.pairs or schedule.lookback or schedule.share > 1:
+            raise BadSchedule(name, "pairs", 1, "False: a list of kernels has no pairs")
+        first, values = common(kernels)
+        first, form = _fitting(first, schedule)
+        schedule = replace(schedule, num_warps=warps)
+        writer = list_form(form)(first, kernels, values, schedule, begin, place)
+        functions.append(writer.function(f"{name}_{len(writers)}"))
+        begin, place = writer.starts[-1], place + writer.words
+        writers.append(writer)
+    signature, lines, words = entry(name, writers)
+    origins = tuple(dict.fromkeys(o for kernels in lists for k in kernels for o in k.origins))
+    if schedules[0].overlap:
+        lines.insert(0, "tl.extra.cuda.gdc_wait()")
+    functions.append((signature, lines))
+    return TritonKernel(
+        name=name,
+        source=module(functions, replace(lists[0][0], origins=origins), arguments_of(name)),
+        params=tuple((p, word.kind, word.written) for p, word in words.items()),
+        args=tuple(word.value for word in words.values()),
+        grid=(sympy.Integer(begin), sympy.S.One, sympy.S.One),
+        constants=(("ALIGNED", 16 if aligned else 1),),
+        num_warps=warps,
+        num_stages=max(s.num_stages for s in schedules),
+        schedule=replace(schedules[0], num_warps=warps),
+    )
 
 
 def _fitting(kernel: Kernel, schedule: Schedule) -> tuple[Kernel, type[KernelWriter]]:

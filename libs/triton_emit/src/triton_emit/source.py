@@ -27,8 +27,8 @@ class TritonKernel:
 
     source: a Python module; its last function is `name`, decorated with `@triton.jit`.
     params: (name, kind, mutated) of each run-time parameter; kind is `*f32` (a pointer to elements
-    of a loop IR type) or `i32`, `i64`.
-    args: what to pass for each of them: the name of a buffer, or an integer expression of sizes.
+    of a loop IR type) or `i32`, `i64`, `f64`.
+    args: what to pass for each of them: the name of a buffer, an expression of sizes, a number.
     grid: numbers of programs as expressions of sizes.
     constants: `tl.constexpr` parameters, which follow the run-time ones.
     zeroed: memory to pass after `args`, if the kernel wants any."""
@@ -36,7 +36,7 @@ class TritonKernel:
     name: str
     source: str
     params: tuple[tuple[str, str, bool], ...]
-    args: tuple[str | sympy.Expr, ...]
+    args: tuple[str | sympy.Expr | float, ...]
     grid: tuple[sympy.Expr, sympy.Expr, sympy.Expr]
     constants: tuple[tuple[str, int], ...]
     num_warps: int
@@ -104,14 +104,20 @@ class ScoreSource(DeviceFunction):
     returns f32, of the shape of a tile."""
 
 
-def module(signature: str, lines: Sequence[str], kernel: Kernel) -> str:
-    """A Python module that defines the `@triton.jit` function `signature` of these lines, with the
-    helpers that they call and the origins of `kernel` above it."""
-    body = "\n".join(INDENT + line for line in lines)
+def module(functions: Sequence[tuple[str, Sequence[str]]], kernel: Kernel, own: str = "") -> str:
+    """A Python module that defines `@triton.jit` functions, signature and lines of each, with the
+    helpers that they call, those in `own`, and the origins of `kernel` above the last."""
+    bodies = ["\n".join(INDENT + line for line in lines) for _, lines in functions]
+    texts = [
+        f"{_DEFINES}{signature}:\n{body}"
+        for (signature, _), body in zip(functions, bodies, strict=True)
+    ]
     blocks = [
         "import triton\nimport triton.language as tl",
-        helper_text(called(body)),
-        f"{_head(kernel)}{_DEFINES}{signature}:\n{body}\n",
+        helper_text(called("\n".join(bodies))),
+        own,
+        *texts[:-1],
+        f"{_head(kernel)}{texts[-1]}\n",
     ]
     return _BETWEEN.join(b for b in blocks if b)
 

@@ -1,22 +1,22 @@
-"""Kernels that do the same to different tensors, side by side: the parameters of an optimizer.
+"""Kernels side by side: what an optimizer does to its parameters.
 
 Each of them alone is too small for a launch of its own. Those that do not need each other are put
 next to each other in the graph, and become one launch (`triton_emit.emit_list`). What they make
 for other kernels is parts of one buffer: a hundred numbers are one allocation, and one argument."""
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 import sympy
 
-from loop_ir import Buffer, Graph, Kernel, Load, Node, Stmt, Store
+from loop_ir import Buffer, Graph, Kernel, Load, Node, Stmt, Store, programs_of_row
 from loop_ir.fusion import Dependencies
 from loop_ir.ir import map_statements, new_buffer, span, statements, traffic, union_buffers
-from triton_emit import likeness
+from triton_emit import likeness, words_of
 
-# Pointers of one launch: 40 parameters of AdamW take 145 us so, 100 at once 3.6 ms (H200).
-_MOST_BUFFERS = 240
+# Arguments of eight bytes that a launch has room for (32,764 bytes from CUDA 12.1 on).
+_MOST_WORDS = 4000
 # Bytes of a buffer that is better a part of another: its allocation costs more than its memory.
 _TINY = 4096
 # Elements: parts of so many, or of one, lie side by side, and begin where the widest vector does.
@@ -25,18 +25,20 @@ _VECTOR = 16
 _SMALL = 4 << 20
 # What reduces more than this alone is worth a schedule of its own, which may be measured.
 _SHORT = 32 << 20
+# So many kernels are a launch though they are unlike, or long: each of its own, they are too many.
+_MANY = 8
 
 Lists = Mapping[str, tuple[Kernel, ...]]
 
 
 def gather(graph: Graph, hints: Mapping[str, int]) -> tuple[Graph, Lists]:
-    """The graph with kernels that are alike and do not need each other next to each other, and
-       those of each such list by the name of its first.
+    """The graph with kernels that do not need each other next to each other, where they are alike
+    or many, and those of each such list by the name of its first.
 
        k0: make a[1] of x    k1: make b[1] of y    k2: read a    k3: read b
     -> k0: make a_parts[0] of x; k1: make a_parts[1] of y        k2: read a_parts[0]; ..."""
     kinds = {n.name: _kind(n, hints) for n in graph.nodes if isinstance(n, Kernel)}
-    if len(set(kinds.values())) == len(kinds):
+    if len(set(kinds.values())) == len(kinds) < _MANY:
         return graph, {}
     deps = Dependencies(graph)
     given = {i.name for i in graph.inputs}
@@ -49,67 +51,80 @@ def gather(graph: Graph, hints: Mapping[str, int]) -> tuple[Graph, Lists]:
     order: list[int] = []
     lists: dict[str, tuple[Kernel, ...]] = {}
 
-    def may_go(number: int, node: Kernel) -> bool:
-        if not deps.before[number] <= done:
+    def kernel(number: int) -> Kernel:
+        node = deps.nodes[number]
+        assert isinstance(node, Kernel)
+        return node
+
+    def may_go(number: int) -> bool:
+        if number in done or not deps.before[number] <= done:
             return False
-        written = traffic(node, hints).written
+        written = traffic(kernel(number), hints).written
         return sum(size for name, size in written.items() if name not in given) <= _SMALL
 
-    def alike(number: int, first: Kernel) -> Iterator[int]:
-        held = parts.pointers(first)
-        for other in waiting.get(kinds[first.name], ()):
-            node = deps.nodes[other]
-            if other == number or other in done or not isinstance(node, Kernel):
-                continue
-            if may_go(other, node):
-                held |= parts.pointers(node)
-                if len(held) > _MOST_BUFFERS:
-                    return
-                yield other
+    def beside(number: int, kind: Hashable) -> Iterator[list[int]]:
+        """Those that may be one launch with it, the alike ones together, its own kind first."""
+        ready = {k: [n for n in numbers if n == number or may_go(n)] for k, numbers in waiting.items()}
+        own = ready.pop(kind)
+        yield [number, *(n for n in own if n != number)]
+        if sum(map(len, ready.values())) + len(own) >= _MANY:
+            yield from filter(None, ready.values())
 
-    def needed(first: Kernel) -> list[int]:
+    def together(number: int, kind: Hashable) -> list[int]:
+        """Of those as many as a launch takes; itself alone where it is long and they are few."""
+        room = _MOST_WORDS
+        found: list[int] = []
+        for numbers in beside(number, kind):
+            while (words := words_of([kernel(n) for n in numbers])) > room and numbers:
+                numbers = numbers[: min(len(numbers) - 1, len(numbers) * room // words)]
+            room -= words
+            found += numbers
+        few = len(found) < _MANY and _long(kernel(number), hints)
+        return [number] if few else found
+
+    def needed(kind: Hashable) -> list[int]:
         """What others of its kind wait for alone, and could go now: it would be a list without
         them."""
-        others = (deps.before[n] - done for n in waiting[kinds[first.name]] if n not in done)
+        others = (deps.before[n] - done for n in waiting[kind] if n not in done)
         found = set().union(*(o for o in others if all(map(goes, o))))
         return sorted(found)
 
     def goes(number: int) -> bool:
         node = deps.nodes[number]
-        return isinstance(node, Kernel) and kinds[node.name] is not None and may_go(number, node)
+        return isinstance(node, Kernel) and kinds[node.name] is not None and may_go(number)
 
-    def take(number: int, node: Node) -> None:
-        members = [number]
-        if isinstance(node, Kernel) and kinds[node.name] is not None:
-            members += alike(number, node)
+    def take(number: int, kind: Hashable | None) -> None:
+        members = [number] if kind is None else together(number, kind)
         done.update(members)
         order.extend(members)
-        kernels = [k for m in members if isinstance(k := deps.nodes[m], Kernel)]
-        if len(kernels) > 1:
+        if len(members) > 1:
+            kernels = [kernel(m) for m in members]
             lists[kernels[0].name] = tuple(kernels)
-            parts.join(kernels)
+            for alike in by_likeness(kernels):
+                parts.join(alike)
+
+    def kind_of(node: Node) -> Hashable | None:
+        return kinds[node.name] if isinstance(node, Kernel) else None
 
     for number, node in deps.nodes.items():
-        if number not in done and isinstance(node, Kernel) and kinds[node.name] is not None:
-            for other in needed(node):
+        if number not in done and (kind := kind_of(node)) is not None:
+            for other in needed(kind):
                 if other not in done:
-                    take(other, deps.nodes[other])
+                    take(other, kind_of(deps.nodes[other]))
         if number not in done:
-            take(number, node)
+            take(number, kind_of(node))
     ordered = (deps.nodes[n] for n in order)
     nodes = (parts.placed(n) if isinstance(n, Kernel) else n for n in ordered)
-    placed = (alike for kernels in lists.values() for alike in _still(map(parts.placed, kernels)))
-    return replace(graph, nodes=tuple(nodes)), {a[0].name: a for a in placed if len(a) > 1}
+    placed = {name: tuple(map(parts.placed, kernels)) for name, kernels in lists.items()}
+    return replace(graph, nodes=tuple(nodes)), placed
 
 
-def _still(placed: Iterable[Kernel]) -> Collection[tuple[Kernel, ...]]:
-    """Those that are alike of kernels that were so: where two tensors that one of them reads are
-    parts of one buffer now, and of another are not, they are no longer."""
-    groups: dict[Hashable, tuple[Kernel, ...]] = {}
-    for kernel in placed:
-        key = likeness(kernel)
-        groups[key] = (*groups.get(key, ()), kernel)
-    return groups.values()
+def by_likeness(kernels: Sequence[Kernel]) -> list[list[Kernel]]:
+    """Those that are alike together."""
+    groups: dict[Hashable, list[Kernel]] = {}
+    for kernel in kernels:
+        groups.setdefault(likeness(kernel), []).append(kernel)
+    return [*groups.values()]
 
 
 @dataclass
@@ -140,19 +155,10 @@ class _Parts:
             and all(isinstance(self.deps.nodes[n], Kernel) for n in users)
         )
 
-    def pointers(self, kernel: Kernel) -> set[str]:
-        """What a list of such kernels is passed for this one, where a number stands for what is to
-        be a part of a buffer that the list makes."""
-        found = set()
-        for number, b in enumerate(_in_order(kernel)):
-            if b.name in self.places:
-                found.add(self.places[b.name][0].name)
-            else:
-                found.add(str(number) if b.written and self._may_move(b) else b.name)
-        return found
-
     def join(self, kernels: list[Kernel]) -> None:
         """Has what these kernels make be parts of one buffer, for each that one of them makes."""
+        if len(kernels) < 2:
+            return
         for same in zip(*map(_in_order, kernels), strict=True):
             first = same[0]
             extents = [span(b.type) for b in same]
@@ -194,10 +200,14 @@ def _in_order(kernel: Kernel) -> list[Buffer]:
     return [buffers[name] for name in dict.fromkeys(used)]
 
 
+def _long(kernel: Kernel, hints: Mapping[str, int]) -> bool:
+    """Whether it reduces so much."""
+    return any(p.axes for p in kernel.phases) and traffic(kernel, hints).total > _SHORT
+
+
 def _kind(kernel: Kernel, hints: Mapping[str, int]) -> Hashable | None:
-    """What kernels of a list have in common; long ones of several axes their sizes too, which are
-    then known where they are divided by."""
-    points = not any(p.axes for p in kernel.phases)
-    long = (len(kernel.axes) > 1 or not points) and traffic(kernel, hints).total > _SHORT
-    like = None if long and not points else likeness(kernel)
-    return like and (like, kernel.axes if long else ())
+    """What kernels of a list have in common, if any takes it; long ones of several axes their sizes
+    too, which are then known where they are divided by."""
+    like = None if programs_of_row(kernel, hints) > 1 else likeness(kernel)
+    known = len(kernel.axes) > 1 and traffic(kernel, hints).total > _SHORT
+    return like and (like, kernel.axes if known or _long(kernel, hints) else ())

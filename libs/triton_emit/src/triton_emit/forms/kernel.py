@@ -44,7 +44,7 @@ class KernelWriter(Writer):
         lines = (*first, *self.prelude(), *self.top.text())
         return TritonKernel(
             name=self.kernel.name,
-            source=module(f"{self.kernel.name}({', '.join(signature)})", lines, self.kernel),
+            source=module([(f"{self.kernel.name}({', '.join(signature)})", lines)], self.kernel),
             params=tuple(params),
             args=tuple(args),
             grid=(self.programs(), sympy.S.One, sympy.S.One),

@@ -1,24 +1,25 @@
-"""Several kernels that do the same to different buffers, as one: `a.add_(1), b.add_(1), ...`.
+"""Kernels that do not need each other as one launch: `a.add_(1), b.add_(1), c.sum(), ...`.
 
-    program = tl.program_id(0)
-    if program < 4:                     # the programs of the first kernel
-        inout0 = inout0_0
-        first = 0
-        s0 = 4000
-    else:
-        inout0 = inout0_1
-        first = 4
-        s0 = 900
-    xindex = (program - first) * XBLOCK + tl.arange(0, XBLOCK)
+    def step_0(program, XBLOCK, ALIGNED):    # all that do the same to different buffers
+        at = ...                             # the words of the kernel whose program this is
+        first = number(at)
+        in0 = argument(at + 1)
+        s0 = number(at + 2)
+        xindex = (program - first) * XBLOCK + tl.arange(0, XBLOCK)
 
-What they do is written, and compiled, once, as a kernel of dynamic sizes is; a program finds its
-buffers and sizes in a tree of comparisons."""
+    def step(w0, w1, w2, ...):
+        program = tl.program_id(0)
+        if program < 4000: step_0(program, ...) else: step_1(program, ...)
+
+What they do is written, and compiled, once, as a kernel of dynamic sizes is. A program finds its
+buffers and sizes among the arguments, by their places: a choice of names would hold all pointers
+in registers (100 steps of AdamW at once took 3.6 ms so)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate
 from math import gcd
@@ -45,11 +46,12 @@ from symexpr import symbol
 from triton_emit.forms.kernel import KernelWriter, indented
 from triton_emit.schedule import Schedule, default_schedule, index_bits
 from triton_emit.tiles import divides
-from triton_emit.values import TL_TYPES, literal_text
+from triton_emit.values import TL_TYPES
 from triton_emit.vectors import vector
 
 _LISTED = (Load, Store, Const, Index, Compute, Indirect, Reduce)
 _VECTOR = 16  # elements: sizes that are multiples of it need no narrower accesses
+_WIDEST = 128  # of the powers of two that sizes are known to be multiples of
 _WHOLE = 1 << 31  # below it, what a constant is may be held as a size is
 
 Number: TypeAlias = int | float
@@ -222,13 +224,29 @@ def list_schedule(kernels: Sequence[Kernel], hints: Mapping[str, int]) -> Schedu
     return schedule if step == _VECTOR else replace(schedule, vector=step)
 
 
+def words_of(kernels: Sequence[Kernel]) -> int:
+    """Arguments that kernels which are alike have in a launch, at most."""
+    columns = len({*zip(*map(_numbers, kernels), strict=True)})
+    return len(kernels) * (1 + 2 * len(_roles(kernels[0])) + columns)
+
+
 def list_form(form: type[KernelWriter]) -> type[ListWriter]:
     """The form of a list of kernels, each of which has `form`."""
     return type(f"List{form.__name__}", (ListWriter, form), {})
 
 
+@dataclass(frozen=True)
+class Word:
+    """An argument of eight bytes, to which programs come by its place: a buffer or a number."""
+
+    kind: str
+    value: str | float
+    written: bool = False
+
+
 class ListWriter(KernelWriter):
-    """Writes the first of some kernels for the buffers and sizes of all (`list_form`)."""
+    """Writes the first of some kernels as a function for the buffers and sizes of all
+    (`list_form`). begin: the first of its programs in the launch; place: that of its first word."""
 
     def __init__(
         self,
@@ -236,11 +254,30 @@ class ListWriter(KernelWriter):
         kernels: Sequence[Kernel],
         values: Values,
         schedule: Schedule,
+        begin: int,
+        place: int,
     ) -> None:
         super().__init__(first, schedule)
         self.kernels = kernels
         self.values = values
+        self.begin = begin
+        self.place = place
         self.types = {s.expr: s.dtype for s in statements(first) if isinstance(s, Index)}
+
+    def function(self, name: str) -> tuple[str, list[str]]:
+        """The signature of the function and its lines; its parameters are the program, what all
+        share, and its constants."""
+        self.define_tiles()
+        self.write_body()
+        shared = [name for name, _ in self.shared]
+        constants = [f"{c}: tl.constexpr" for c in (*dict(self.constants), "ALIGNED")]
+        signature = f"{name}({', '.join(['program', *shared, *constants])})"
+        return signature, [*self.prelude(), *self.top.text()]
+
+    def call(self, name: str, shared: Sequence[str]) -> str:
+        """The call of the function. shared: the names of what all share."""
+        constants = [f"{c}={n}" for c, n in self.constants]
+        return f"{name}({', '.join(['program', *shared, *constants, 'ALIGNED=ALIGNED'])})"
 
     def each(self, e: sympy.Expr) -> list[Number]:
         """What an expression is for each kernel."""
@@ -254,61 +291,123 @@ class ListWriter(KernelWriter):
 
     @property
     def starts(self) -> list[int]:
-        """The first program of each kernel, and the number of all."""
-        return list(accumulate(map(int, self.each(super().programs())), initial=0))
-
-    def programs(self) -> sympy.Expr:
-        return sympy.Integer(self.starts[-1])
+        """The first program of each kernel, and what follows the last."""
+        return list(accumulate(map(int, self.each(super().programs())), initial=self.begin))
 
     @cached_property
-    def own(self) -> list[list[tuple[str, str, str, int]]]:
-        """For each kernel: what the body calls a buffer, the parameter, the buffer, and by how much
-        later than the first kernel's this one's part of it begins. What kernels share is one
-        parameter; what all of them share as it is needs no other name."""
+    def parts(self) -> dict[str, list[tuple[str, int]]]:
+        """For each buffer of the body: that of each kernel, and by how much later than the first
+        kernel's this one's part of it begins."""
         roles = _roles(self.kernels[0])
-        names = {roles[buffer]: name for buffer, name in self.params.buffers.items()}
         begins = [_starts(k) for k in self.kernels]
         buffers = [{role: b for b, role in _roles(k).items()} for k in self.kernels]
-        params: dict[tuple[str, str], str] = {}
-        found: list[list[tuple[str, str, str, int]]] = [[] for _ in self.kernels]
-        for role, name in names.items():
-            each = [own[role] for own in buffers]
-            starts = [begin[buffer] for begin, buffer in zip(begins, each, strict=True)]
-            if len({*zip(each, starts, strict=True)}) == 1:
-                params[name, each[0]] = name
-            for n, (buffer, start) in enumerate(zip(each, starts, strict=True)):
-                param = params.setdefault((name, buffer), f"{name}_{n}")
-                found[n].append((name, param, buffer, start - starts[0]))
+        found: dict[str, list[tuple[str, int]]] = {}
+        for buffer, name in self.params.buffers.items():
+            each = [own[roles[buffer]] for own in buffers]
+            starts = [begin[b] for begin, b in zip(begins, each, strict=True)]
+            found[name] = [(b, start - starts[0]) for b, start in zip(each, starts, strict=True)]
         return found
 
-    def parameters(self) -> tuple[list[tuple[str, str, bool]], list[str | sympy.Expr]]:
+    @property
+    def shared(self) -> list[tuple[str, Word]]:
+        """What all kernels find in the same place, by its name in the body."""
+        return [(name, self.word(name, p[0][0])) for name, p in self.parts.items() if _one(p)]
+
+    def word(self, name: str, buffer: str) -> Word:
+        """The argument for a buffer of the body."""
         kinds = {name: (kind, written) for name, kind, written in super().parameters()[0]}
-        every = {p: (name, buffer) for items in self.own for name, p, buffer, _ in items}
-        params = [(param, *kinds[name]) for param, (name, _) in every.items()]
-        return params, [buffer for _, buffer in every.values()]
+        kind, written = kinds[name]
+        return Word(kind, buffer, written)
+
+    @cached_property
+    def columns(self) -> tuple[list[list[Word]], list[str]]:
+        """The words of all kernels, as columns after that of their first programs; the lines that
+        read them."""
+        columns: list[list[Word]] = [[Word("f64", float(n)) for n in self.starts[:-1]]]
+        wide = f".to(tl.int{self.bits})"
+        lines = [f"first = number(at){wide}"] if self.kernel.axes else []
+
+        def number(values: Sequence[Number]) -> str:
+            columns.append([Word("f64", float(n)) for n in values])
+            return f"number(at + {len(columns) - 1})"
+
+        for name, parts in self.parts.items():
+            if _one(parts):
+                continue
+            columns.append([self.word(name, buffer) for buffer, _ in parts])
+            kind = columns[-1][0].kind.removeprefix("*")
+            dtype = TL_TYPES[DType(kind)]
+            text = f"argument(at + {len(columns) - 1}).to(tl.pointer_type({dtype}))"
+            begins = [n for _, n in parts]
+            if any(begins):
+                text += f" + {number(begins)}{wide}"
+            if not any(n * DType(kind).itemsize % 16 for n in begins):
+                text = f"tl.multiple_of({text}, ALIGNED)"
+            lines.append(f"{name} = {text}")
+        for e, param in self.params.sizes.items():
+            values = self.each(e)
+            if not e.is_integer:
+                dtype = self.types[e] if e.is_Symbol else DType.f64
+                lines.append(f"{param.name} = {number(values)}.to({TL_TYPES[dtype]})")
+                continue
+            step = gcd(*map(int, values), _WIDEST)
+            lines.append(f"{param.name} = tl.multiple_of({number(values)}{wide}, {step})")
+        return columns, lines
+
+    @property
+    def words(self) -> int:
+        """How many it has."""
+        return len(self.columns[0]) * len(self.kernels)
 
     def prelude(self) -> list[str]:
-        choices: list[list[str]] = []
-        sizes = {param.name: (e, self.each(e)) for e, param in self.params.sizes.items()}
-        for number, (own, first) in enumerate(zip(self.own, self.starts, strict=False)):
-            lines = [
-                f"{name} = {param}" + (f" {'-' if n < 0 else '+'} {abs(n)}" if n else "")
-                for name, param, _, n in own
-                if name != param
-            ]
-            if self.kernel.axes:
-                lines.append(f"first = {first}")
-            lines += [f"{s} = {self.number(e, n[number])}" for s, (e, n) in sizes.items()]
-            choices.append(lines)
-        wide = ".to(tl.int64)" if self.bits == 64 else ""
-        return [f"program = tl.program_id(0){wide}", *_tree(choices, self.starts, 0)]
+        """Finds the words of the kernel whose program this is, by halves, and reads them."""
+        columns, lines = self.columns
+        width, count = len(columns), len(self.kernels)
+        last = self.place + width * (count - 1)
+        found = [f"at = {self.place}"]
+        step = 1 << (count - 1).bit_length() >> 1
+        while step:
+            found.append(f"later = tl.minimum(at + {width * step}, {last})")
+            found.append("at = tl.where(program < number(later), at, later)")
+            step >>= 1
+        wide = ["program = program.to(tl.int64)"] if self.bits == 64 else []
+        return [*found, *wide, *lines]
 
-    def number(self, e: sympy.Expr, n: Number) -> str:
-        """A size, or a number of some type, as text."""
-        if e.is_integer:
-            return str(n) if self.bits == 32 else f"tl.full((), {n}, tl.int64)"
-        dtype = self.types[e] if e.is_Symbol else DType.f64
-        return f"tl.full((), {literal_text(float(n), dtype)}, {TL_TYPES[dtype]})"
+
+def _one(parts: Sequence[tuple[str, int]]) -> bool:
+    return len({*parts}) == 1
+
+
+def entry(name: str, writers: Sequence[ListWriter]) -> tuple[str, list[str], dict[str, Word]]:
+    """The kernel of a launch, its signature and lines, which calls the functions of the writers,
+    named after it; its arguments by parameter."""
+    words = [word for w in writers for row in zip(*w.columns[0], strict=True) for word in row]
+    params = {f"w{n}": word for n, word in enumerate(words)}
+    branches: list[list[str]] = []
+    for n, w in enumerate(writers):
+        shared = {f"{own}_{n}": word for own, word in w.shared}
+        params |= shared
+        branches.append([w.call(f"{name}_{n}", [*shared])])
+    begins = [w.begin for w in writers]
+    lines = ["program = tl.program_id(0)", *_tree(branches, begins, 0)]
+    typed = (f"{p}: tl.float64" if word.kind == "f64" else p for p, word in params.items())
+    return f"{name}({', '.join([*typed, 'ALIGNED: tl.constexpr'])})", lines, params
+
+
+def arguments_of(name: str) -> str:
+    """Functions that read the arguments of a kernel by their places, which are as many times eight
+    bytes behind its first (PTX ISA, "ld.param": kernel parameters have addresses)."""
+    return f'''@triton.jit
+def argument(place):
+    return tl.inline_asm_elementwise(
+        "{{ .reg .b64 at; mov.b64 at, {name}_param_0; add.s64 at, at, $1; ld.param.b64 $0, [at]; }}",
+        "=l,l", [tl.full((), 8, tl.int64) * place], dtype=tl.int64, is_pure=True, pack=1,
+    )
+
+
+@triton.jit
+def number(place):
+    return argument(place).to(tl.float64, bitcast=True)'''
 
 
 def _tree(choices: Sequence[list[str]], starts: Sequence[int], first: int) -> Iterator[str]:

@@ -24,6 +24,11 @@ from triton_rt.source import KernelParam, KernelSource
 from triton_rt.tma import MapLayout
 
 
+#: The constant of a kernel that says what all of its pointers are multiples of: 1 in the variant for
+#: others. Of those that it finds by their places among the arguments Triton cannot know.
+ALIGNED = "ALIGNED"
+
+
 def in_process() -> bool:
     """Whether this process can compile: not if Triton was imported with TRITON_INTERPRET=1, which
     turns `tl.sum` and its like into interpreted functions for good."""
@@ -42,6 +47,10 @@ def compile_here(
     function = source.jit_function()
     paths = source.paths()
     constants = {paths[n]: v for n, v in source.constant_values().items()}
+    if ALIGNED in constants and not all(
+        mask >> i & 1 for i, p in enumerate(source.params) if p.is_pointer
+    ):
+        constants[paths[ALIGNED]] = 1
     attributes = {
         paths[p.name]: [["tt.divisibility", 16]]
         for i, p in enumerate(source.params)

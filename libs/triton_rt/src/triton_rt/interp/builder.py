@@ -5,7 +5,7 @@ there: bfloat16 and float8 arithmetic (upstream computes on the bits), rounding 
 (upstream truncates), NaN handling of minimum and maximum, saturating float -> int casts, dots of
 bfloat16, and scalar loops where numpy has a vector form."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,8 @@ def _fma(a: Array, b: Array, c: Array) -> Array:
 
 
 class NumpyBuilder(MemoryBuilder):
-    """One per interpreter; `memory`, `grid_dim`, `grid_idx` and `tma` are set for each run."""
+    """One per interpreter; `memory`, `grid_dim`, `grid_idx`, `tma` and `arguments`, those of the
+    kernel as words of eight bytes, are set for each run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,6 +53,7 @@ class NumpyBuilder(MemoryBuilder):
         self.grid_dim: tuple[int, int, int] = (1, 1, 1)
         self.grid_idx: tuple[int, int, int] = (0, 0, 0)
         self.clock = 0  # nanoseconds
+        self.arguments: Sequence[int] = ()
 
     def get_bf16(self, value: float) -> Handle:
         """A constant of type bf16, whose bits are kept in 16-bit integers."""

@@ -1,6 +1,7 @@
 """An interpreted kernel that is called as a compiled one: `kernel[grid](*args, **kwargs)`."""
 
 import inspect
+import struct
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -88,10 +89,13 @@ class InterpretedKernel:
         kernel = interpreter.translate(self.origin)
         function = getattr(kernel, "rewritten", None) or interpreter.rewrite(self.fn)
         builder = interpreter.builder
-        outer = (builder.memory, builder.grid_dim, builder.grid_idx, builder.tma)
+        outer = (builder.memory, builder.grid_dim, builder.grid_idx, builder.tma, builder.arguments)
         builder.memory = Memory(_ranges(values.values()))
         builder.grid_dim = sizes
         builder.tma = self.tma
+        builder.arguments = [
+            _word(v, self.scalar_types.get(n)) for n, v in values.items() if n not in self.constexprs
+        ]
         try:
             call = {name: self._argument(interpreter, name, v) for name, v in values.items()}
             for z in range(sizes[2]):
@@ -109,7 +113,7 @@ class InterpretedKernel:
                 f"{type(error).__name__}: {error}"
             ) from error
         finally:
-            builder.memory, builder.grid_dim, builder.grid_idx, builder.tma = outer
+            builder.memory, builder.grid_dim, builder.grid_idx, builder.tma, builder.arguments = outer
 
     def _argument(self, interpreter: Interpreter, name: str, value: Any) -> Any:
         if name in self.constexprs:
@@ -158,6 +162,14 @@ class InterpretedKernel:
         )
         block = core.block_type(pointer.element_ty, list(map.block))
         return interpreter.adopt(core.tensor_descriptor(handle, shape, strides, block))
+
+
+def _word(value: Any, kind: str | None) -> int:
+    """An address or an f64 as the eight bytes that a kernel finds where it lies."""
+    if isinstance(value, torch.Tensor):
+        return value.data_ptr()
+    bits = struct.pack("<d", value) if kind == "f64" else b""
+    return int.from_bytes(bits, "little", signed=True)
 
 
 def _pointer(interpreter: Interpreter, address: int, type: Any) -> Any:

@@ -25,6 +25,11 @@ class Memory:
         #: Set once a kernel makes a pointer from an integer: its target is then unknown here.
         self.unknown = False
 
+    def holds(self, addresses: Array) -> bool:
+        """Whether all of them lie inside of the ranges."""
+        index = np.searchsorted(self.starts, addresses, side="right").astype(np.int64) - 1
+        return bool(self.ends.size) and bool(((index >= 0) & (addresses < self.ends[index])).all())
+
     def check(self, pointers: Array, mask: Array | None, itemsize: int, what: str) -> None:
         """Raises `OutOfBounds` unless every active element lies inside one range."""
         if self.unknown:

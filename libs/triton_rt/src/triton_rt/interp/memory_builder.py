@@ -180,9 +180,11 @@ class MemoryBuilder(InterpreterBuilder):  # type: ignore[misc]  # Triton has no 
         return super().create_atomic_cas(ptr, cmp, val, sem, scope)
 
     def create_int_to_ptr(self, src: Handle, dst_type: Any) -> Handle:
-        """An address from a number: from here on, loads outside of the arguments are not told."""
-        self.memory.unknown = True
-        return TensorHandle(src.data.astype(np.uint64), dst_type.scalar)
+        """An address from a number: from here on, loads outside of the arguments are not told, but
+        of an address inside of them."""
+        address = src.data.astype(np.uint64)
+        self.memory.unknown |= not self.memory.holds(address)
+        return TensorHandle(address, dst_type.scalar)
 
     def create_ptr_to_int(self, src: Handle, dst_type: Any) -> Handle:
         return TensorHandle(src.data.astype(numpy_dtype(dst_type.scalar)), dst_type.scalar)
