@@ -81,7 +81,8 @@ def launch(
     kernel: TritonKernel, tensors: Mapping[str, torch.Tensor], symbols: Mapping[str, int]
 ) -> None:
     """Runs the text on CPU tensors, which it changes."""
-    args = [tensors[a] if isinstance(a, str) else int(evaluate(a, symbols)) for a in kernel.args]
+    sizes = [a if isinstance(a, str | float) else int(evaluate(a, symbols)) for a in kernel.args]
+    args = [tensors[a] if isinstance(a, str) else a for a in sizes]
     zeroed = [] if kernel.zeroed is None else [zeros(kernel.zeroed.type, symbols)]
     grid = tuple(int(evaluate(g, symbols)) for g in kernel.grid)
     run = load_jit(kernel_source(kernel), interpret=True)

@@ -11,6 +11,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+import triton_rt
 from loop_ir import Kernel, parse_kernel
 from triton_emit import (
     BadSchedule,
@@ -53,14 +54,14 @@ def test_what_is_alike() -> None:
 @pytest.mark.parametrize("sizes", [(16, 4096, 32), (5, 1, 1000, 77, 3), (2048, 1024)])
 def test_each_program_finds_its_buffers(tools: SimpleNamespace, sizes: tuple[int, ...]) -> None:
     nests = kernels(*sizes)
-    kernel = emit_list(nests, list_schedule(nests, {}))
+    kernel = emit_list([nests], [list_schedule(nests, {})])
     tensors = {"c": torch.tensor([3.0])}
     for n, size in enumerate(sizes):
         tensors[f"x{n}"] = torch.arange(size) + n + 0.5
         tensors[f"y{n}"] = torch.full((size,), float(n))
     want = {f"y{n}": tensors[f"x{n}"] * 3 + n for n in range(len(sizes))}
-    names = [name for name, *_ in kernel.params]
-    assert len(names) == 2 * len(sizes) + 1 and "in1" in names  # what all share is one parameter
+    pointers = [kind for _, kind, _ in kernel.params if kind == "*f32"]
+    assert len(pointers) == 2 * len(sizes) + 1  # what all share is one parameter
     tools.launch(kernel, tensors, {})
     for name, value in want.items():
         torch.testing.assert_close(tensors[name], value)
@@ -89,7 +90,7 @@ def test_parts_of_one_buffer(tools: SimpleNamespace, width: int, access: str) ->
     assert len({likeness(k) for k in nests}) == 1
     other = parse_kernel(PART.format(n=9, width=width, start=0).replace("48*i0", "47*i0"))
     assert likeness(other) != likeness(nests[0])
-    kernel = emit_list(nests, list_schedule(nests, {}))
+    kernel = emit_list([nests], [list_schedule(nests, {})])
     x = torch.arange(64.0 * 48).view(64, 48)
     tensors = {"x": x} | {f"y{n}": torch.zeros(64, width) for n in range(3)}
     tools.launch(kernel, tensors, {})
@@ -104,7 +105,7 @@ def test_accesses_are_as_wide_as_all_sizes_allow(
 ) -> None:
     """That the buffers of a program are chosen in it does not hide that they are aligned."""
     nests = kernels(*sizes)
-    kernel = emit_list(nests, list_schedule(nests, {}))
+    kernel = emit_list([nests], [list_schedule(nests, {})])
     assert f"st.global{width}.b32" in ptx(tools, kernel)
 
 
@@ -146,12 +147,12 @@ def test_updates_ask_for_all_they_read_first(tools: SimpleNamespace) -> None:
     member is a part of one buffer, and one parameter."""
     sizes = (64, 4096, 16)
     nests = [parse_kernel(UPDATE.format(n=n, size=s)) for n, s in enumerate(sizes)]
-    kernel = emit_list(nests, list_schedule(nests, {}))
+    kernel = emit_list([nests], [list_schedule(nests, {})])
     text = kernel.source
     body = text[text.index("xindex = ") :]
     assert body.count("tl.load(") == 4 and body.rindex("tl.load(") < body.index("total = ")
     assert kernel.schedule.xblock == 128 * kernel.schedule.num_warps
-    assert len(kernel.params) == 3 * 3 + 1
+    assert len([kind for _, kind, _ in kernel.params if kind == "*f32"]) == 3 * 3 + 1
     assert ptx(tools, kernel).count("ld.global.v4.b32") == 3
     tensors = {"rates": torch.tensor([2.0, 3.0, 5.0])}
     tensors |= {f"{b}{n}": torch.rand(s) for n, s in enumerate(sizes) for b in "gmp"}
@@ -184,12 +185,12 @@ def test_points_of_a_list_are_no_pairs(tools: SimpleNamespace, sizes: tuple[int,
     schedule = list_schedule(nests, {})
     tensors = {f"x{n}": torch.randn((s + 1) // 2) for n, s in enumerate(sizes)}
     tensors |= {f"y{n}": torch.full((s,), torch.nan) for n, s in enumerate(sizes)}
-    tools.launch(emit_list(nests, schedule), tensors, {})
+    tools.launch(emit_list([nests], [schedule]), tensors, {})
     for n, s in enumerate(sizes):
         want = tensors[f"x{n}"].repeat_interleave(2)[:s]
         torch.testing.assert_close(tensors[f"y{n}"], want, rtol=0, atol=0)
     with pytest.raises(BadSchedule, match="has no pairs"):
-        emit_list(nests, replace(schedule, pairs=True))
+        emit_list([nests], [replace(schedule, pairs=True)])
 
 
 NORMS = """\
@@ -238,7 +239,7 @@ def test_reductions(tools: SimpleNamespace, kind: str, shapes: list[tuple[int, i
     rblock = 128 if kind == "persistent" else 16
     for xblock in (1, 2):
         schedule = replace(list_schedule(nests, {}), kind=kind, xblock=xblock, rblock=rblock)
-        kernel = emit_list(nests, schedule)
+        kernel = emit_list([nests], [schedule])
         assert ("s0 = " in kernel.source) == (len({*shapes}) > 1)
         tensors = {"c": torch.tensor(3.0)}
         for n, (rows, columns) in enumerate(shapes):
@@ -299,10 +300,55 @@ def test_matrices_of_several_sizes(
         tensors[f"x{n}"] = torch.randn(rows, columns).bfloat16()
         tensors[f"r{n}"] = torch.rand(rows)
         tensors[f"y{n}"] = torch.full((columns,) if text is COLUMNS else (columns, rows), torch.nan)
-    kernel = emit_list(nests, list_schedule(nests, {}))
+    kernel = emit_list([nests], [list_schedule(nests, {})])
     tools.launch(kernel, tensors, {})
     for n in range(len(shapes)):
         want = tensors[f"x{n}"].float() * tensors[f"r{n}"][:, None]
         want = want.amax(0) if text is COLUMNS else want.T
         torch.testing.assert_close(tensors[f"y{n}"], want, rtol=0, atol=0)
     assert "ld.global" in ptx(tools, kernel)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 13])
+def test_lists_of_several_kinds_are_one_launch(tools: SimpleNamespace, count: int) -> None:
+    """Each with its schedule; a program finds its kernel whatever their number is."""
+    sizes = [(5 + n, 40 + n) for n in range(count)]
+    norms = [parse_kernel(NORMS.format(n=n, rows=r, columns=c, least=0.5))
+             for n, (r, c) in enumerate(sizes)]  # fmt: skip
+    points = [parse_kernel(TEXT.format(n=n, size=s).replace("x", "a").replace(" y", " b"))
+              for n, s in enumerate((3000, 17, 2048)[:count])]  # fmt: skip
+    lists = [points, norms, points[:1]]
+    lists[2] = [parse_kernel(UPDATE.format(n=0, size=100))]
+    kernel = emit_list(lists, [list_schedule(nests, {}) for nests in lists])
+    tensors = {"c": torch.tensor([3.0]), "rates": torch.tensor([2.0, 3.0, 5.0])}
+    for n, (r, c) in enumerate(sizes):
+        tensors |= {f"x{n}": torch.randn(r, c), f"y{n}": torch.zeros(r, c), f"s{n}": torch.zeros(r)}
+    for n, k in enumerate(points):
+        size = int(k.axes[0].extent)
+        tensors |= {f"a{n}": torch.randn(size), f"b{n}": torch.randn(size)}
+    tensors |= {name: torch.rand(100) for name in ("g0", "m0", "p0")}
+    before = {name: t.clone() for name, t in tensors.items()}
+    tools.launch(kernel, tensors, {})
+    for n, (_, c) in enumerate(sizes):
+        torch.testing.assert_close(tensors[f"y{n}"], before[f"x{n}"] * 3)
+        total = (before[f"x{n}"] * 3).square().sum(-1) / c
+        torch.testing.assert_close(tensors[f"s{n}"], total.clamp(min=0.5))
+    for n in range(len(points)):
+        torch.testing.assert_close(tensors[f"b{n}"], before[f"a{n}"] * 3 + before[f"b{n}"])
+    total = before["m0"] + before["g0"]
+    torch.testing.assert_close(tensors["p0"], before["p0"] - (total / 2).sqrt())
+
+
+def test_pointers_of_many_kernels_are_not_held_in_registers(tools: SimpleNamespace) -> None:
+    """All of them would be spilled: 128 steps took 25 times as long as four launches of 32. Where
+    one begins elsewhere than at a multiple of 16 bytes, accesses are narrow."""
+    nests = [parse_kernel(UPDATE.format(n=n, size=4096).replace(f"rates[{n}]", "rates[0]"))
+             for n in range(128)]  # fmt: skip
+    source = tools.kernel_source(emit_list([nests], [list_schedule(nests, {})]))
+    mask = sum(1 << n for n, p in enumerate(source.params) if p.is_pointer)
+    wide, narrow = (
+        triton_rt.compile(source, triton_rt.Target(90), alignment=m, keep_ptx=True).ptx
+        for m in (mask, mask & ~2)
+    )
+    assert ".local" not in wide and wide.count("ld.param") < 20
+    assert ".v4" in wide and ".v4" not in narrow

@@ -64,7 +64,9 @@ def gather(graph: Graph, hints: Mapping[str, int]) -> tuple[Graph, Lists]:
 
     def beside(number: int, kind: Hashable) -> Iterator[list[int]]:
         """Those that may be one launch with it, the alike ones together, its own kind first."""
-        ready = {k: [n for n in numbers if n == number or may_go(n)] for k, numbers in waiting.items()}
+        ready = {
+            k: [n for n in numbers if n == number or may_go(n)] for k, numbers in waiting.items()
+        }
         own = ready.pop(kind)
         yield [number, *(n for n in own if n != number)]
         if sum(map(len, ready.values())) + len(own) >= _MANY:

@@ -310,7 +310,7 @@ class ListWriter(KernelWriter):
 
     @property
     def shared(self) -> list[tuple[str, Word]]:
-        """What all kernels find in the same place, by its name in the body."""
+        """The buffers that all kernels have in common, by their names in the body."""
         return [(name, self.word(name, p[0][0])) for name, p in self.parts.items() if _one(p)]
 
     def word(self, name: str, buffer: str) -> Word:
@@ -332,18 +332,18 @@ class ListWriter(KernelWriter):
             return f"number(at + {len(columns) - 1})"
 
         for name, parts in self.parts.items():
-            if _one(parts):
-                continue
-            columns.append([self.word(name, buffer) for buffer, _ in parts])
-            kind = columns[-1][0].kind.removeprefix("*")
-            dtype = TL_TYPES[DType(kind)]
-            text = f"argument(at + {len(columns) - 1}).to(tl.pointer_type({dtype}))"
-            begins = [n for _, n in parts]
+            begins, size = [n for _, n in parts], self.params.dtypes[parts[0][0]].itemsize
+            text = name
+            if not _one(parts):
+                columns.append([self.word(name, buffer) for buffer, _ in parts])
+                element = TL_TYPES[self.params.dtypes[parts[0][0]]]
+                text = f"argument(at + {len(columns) - 1}).to(tl.pointer_type({element}))"
             if any(begins):
                 text += f" + {number(begins)}{wide}"
-            if not any(n * DType(kind).itemsize % 16 for n in begins):
+            if text != name and not any(n * size % 16 for n in begins):
                 text = f"tl.multiple_of({text}, ALIGNED)"
-            lines.append(f"{name} = {text}")
+            if text != name:
+                lines.append(f"{name} = {text}")
         for e, param in self.params.sizes.items():
             values = self.each(e)
             if not e.is_integer:
@@ -375,7 +375,7 @@ class ListWriter(KernelWriter):
 
 
 def _one(parts: Sequence[tuple[str, int]]) -> bool:
-    return len({*parts}) == 1
+    return len({buffer for buffer, _ in parts}) == 1
 
 
 def entry(name: str, writers: Sequence[ListWriter]) -> tuple[str, list[str], dict[str, Word]]:
@@ -397,17 +397,18 @@ def entry(name: str, writers: Sequence[ListWriter]) -> tuple[str, list[str], dic
 def arguments_of(name: str) -> str:
     """Functions that read the arguments of a kernel by their places, which are as many times eight
     bytes behind its first (PTX ISA, "ld.param": kernel parameters have addresses)."""
-    return f'''@triton.jit
+    return f"""@triton.jit
 def argument(place):
     return tl.inline_asm_elementwise(
-        "{{ .reg .b64 at; mov.b64 at, {name}_param_0; add.s64 at, at, $1; ld.param.b64 $0, [at]; }}",
+        "{{ .reg .b64 at; mov.b64 at, {name}_param_0; add.s64 at, at, $1;"
+        " ld.param.b64 $0, [at]; }}",
         "=l,l", [tl.full((), 8, tl.int64) * place], dtype=tl.int64, is_pure=True, pack=1,
     )
 
 
 @triton.jit
 def number(place):
-    return argument(place).to(tl.float64, bitcast=True)'''
+    return argument(place).to(tl.float64, bitcast=True)"""
 
 
 def _tree(choices: Sequence[list[str]], starts: Sequence[int], first: int) -> Iterator[str]:

@@ -23,9 +23,8 @@ from triton_rt.errors import BadSource, CompileFailed, NoTmaGather, TritonRTErro
 from triton_rt.source import KernelParam, KernelSource
 from triton_rt.tma import MapLayout
 
-
-#: The constant of a kernel that says what all of its pointers are multiples of: 1 in the variant for
-#: others. Of those that it finds by their places among the arguments Triton cannot know.
+#: The constant of a kernel that says what all of its pointers are multiples of; 1 in the variant
+#: for others. Of those that it finds by their places among the arguments Triton cannot know.
 ALIGNED = "ALIGNED"
 
 
@@ -47,7 +46,7 @@ def compile_here(
     function = source.jit_function()
     paths = source.paths()
     constants = {paths[n]: v for n, v in source.constant_values().items()}
-    if ALIGNED in constants and not all(
+    if paths.get(ALIGNED) in constants and not all(
         mask >> i & 1 for i, p in enumerate(source.params) if p.is_pointer
     ):
         constants[paths[ALIGNED]] = 1

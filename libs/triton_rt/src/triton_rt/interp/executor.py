@@ -94,7 +94,9 @@ class InterpretedKernel:
         builder.grid_dim = sizes
         builder.tma = self.tma
         builder.arguments = [
-            _word(v, self.scalar_types.get(n)) for n, v in values.items() if n not in self.constexprs
+            _word(v, self.scalar_types.get(n))
+            for n, v in values.items()
+            if n not in self.constexprs
         ]
         try:
             call = {name: self._argument(interpreter, name, v) for name, v in values.items()}
@@ -113,7 +115,9 @@ class InterpretedKernel:
                 f"{type(error).__name__}: {error}"
             ) from error
         finally:
-            builder.memory, builder.grid_dim, builder.grid_idx, builder.tma, builder.arguments = outer
+            builder.memory, builder.grid_dim, builder.grid_idx, builder.tma, builder.arguments = (
+                outer
+            )
 
     def _argument(self, interpreter: Interpreter, name: str, value: Any) -> Any:
         if name in self.constexprs:

@@ -95,7 +95,9 @@ def _map_elementwise(world: World, scalar_fn: Any, *args: Any, pack: Any = 1, **
     raise NotInterpretable("tl.map_elementwise has no interpreted form: write it with tl.where")
 
 
-_ARGUMENT = re.compile(r"mov\.b64 (\w+), \w+_param_0; add\.s64 \1, \1, \$1; ld\.param\.b64 \$0, \[\1\];")
+_ARGUMENT = re.compile(
+    r"mov\.b64 (\w+), \w+_param_0; add\.s64 \1, \1, \$1; ld\.param\.b64 \$0, \[\1\];"
+)
 
 
 def _inline_asm(world: World, asm: Any, constraints: Any, args: Any, *_: Any, **__: Any) -> Any:
