@@ -36,6 +36,11 @@ def _each(op: OpOverload, one: OpOverloadPacket, *args: Any, **kwargs: Any) -> l
     return made
 
 
+def _norms(tensors: list[Tensor], order: Any = 2, dtype: torch.dtype | None = None) -> list[Tensor]:
+    """`clip_grad_norm_` asks for those of all gradients."""
+    return [aten.linalg_vector_norm(x, order, dtype=dtype) for x in tensors]
+
+
 def _rules() -> Iterator[tuple[OpOverload, Callable[..., Any]]]:
     for name in _ELEMENTWISE.split():
         packet: OpOverloadPacket = getattr(aten, f"_foreach_{name}")
@@ -49,4 +54,4 @@ def _rules() -> Iterator[tuple[OpOverload, Callable[..., Any]]]:
             yield op, functools.partial(_each, op, one)
 
 
-FOREACH = dict(_rules())
+FOREACH = dict(_rules()) | {aten._foreach_norm.Scalar: _norms}

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from loop_ir.fusion.fold_totals import FoldTotals
 from loop_ir.fusion.fuse_kernels import FuseEpilogues, FuseKernels, FusePrologues
 from loop_ir.fusion.join_numbers import JoinNumbers
 from loop_ir.fusion.mix_orders import MixOrders
@@ -120,6 +121,7 @@ def fuse_with_report(
     if options.split:
         after.append(MixOrders())
         after.append(SplitReductions())
+        after.append(FoldTotals())
     if options.horizontal:
         after.append(JoinNumbers())
     fused, decisions = run_and_report(graph, [*before, *middle, *after], on_pass, check)

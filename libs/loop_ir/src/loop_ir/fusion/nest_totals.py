@@ -9,7 +9,7 @@ from loop_ir.ir.affine import product, same
 from loop_ir.ir.analysis import bytes_moved, hints_of, inner_axes, node_name, reads, writes
 from loop_ir.ir.body import fresh_values
 from loop_ir.ir.in_place import can_share
-from loop_ir.ir.names import statements
+from loop_ir.ir.names import statements, used_values
 from loop_ir.ir.nodes import Graph, Kernel, Load, Phase, Reduce, Scan, Store
 from loop_ir.splitting.split_reductions import LAUNCH_BYTES
 from loop_ir.splitting.stages import Pieces, reduces, without_stores
@@ -38,14 +38,18 @@ class NestTotals:
         """The graph with totals of rows' totals, and each `Fusion` that follows."""
         decisions: tuple[object, ...] = ()
         hints = hints_of(graph.symbols)
-        for name in [n.name for n in graph.nodes if isinstance(n, Kernel) and _is_total(n)]:
-            nested = _nested(graph, name)
+        refused: set[object] = set()  # what was tried once need not be for each of a hundred
+        for kernel in [n for n in graph.nodes if isinstance(n, Kernel) and _is_total(n)]:
+            alike = inner_axes(kernel), tuple((type(s), used_values(s)) for s in statements(kernel))
+            nested = None if alike in refused else _nested(graph, kernel.name)
             if nested is None:
                 continue
             fused = FuseKernels(self.options).run(nested)
             saved = bytes_moved(graph, hints) - bytes_moved(fused.program, hints)
             if saved > LAUNCH_BYTES:
                 graph, decisions = fused.program, (*decisions, *fused.decisions)
+            else:
+                refused.add(alike)
         return Decided(graph, decisions)
 
 

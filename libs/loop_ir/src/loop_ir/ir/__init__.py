@@ -26,6 +26,7 @@ from loop_ir.ir.names import (
     defined_values,
     expression,
     map_expressions,
+    once,
     operands,
     renamed,
     results,

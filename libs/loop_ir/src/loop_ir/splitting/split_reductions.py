@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import sympy
 
@@ -13,6 +14,7 @@ from loop_ir.ir.names import statements
 from loop_ir.ir.nodes import Axis, Graph, Kernel, Load, Node, Reduce, Store
 from loop_ir.ir.strides import columns_at_once, reduces_columns, step
 from loop_ir.splitting.chunks import Cut
+from loop_ir.splitting.crowds import FEW, beside
 from loop_ir.splitting.online_softmax import pair_softmax
 from loop_ir.splitting.shared_rows import programs_of_row
 from loop_ir.splitting.split import split
@@ -83,14 +85,17 @@ class SplitReductions:
         hints = hints_of(graph.symbols)
         taken = {name for node in graph.nodes for name in names_of(node)}
         nodes: list[Node] = []
-        for node in graph.nodes:
+        others = beside(graph, hints)
+        for number, node in enumerate(graph.nodes):
+            crowd = others.get(number, 0)
             if not isinstance(node, Kernel) or programs_of_row(node, hints) > 1:
                 nodes.append(node)
             elif scans(node) and not can_split_scans(node):
                 nodes += _turns(node, hints, taken)
             elif not can_split_scans(node):
                 paired = pair_softmax(node)
-                parts = split(paired, lambda k: choose_cut(k, hints), taken, _transposes)
+                cut_of = partial(choose_cut, hints=hints, beside=crowd)
+                parts = split(paired, cut_of, taken, _transposes)
                 nodes += parts if len(parts) > 1 else [node]
             elif (cut := choose_cut(node, hints)) is not None:
                 nodes += split_scans(node, cut, taken)
@@ -131,8 +136,9 @@ def names_of(node: Node) -> Iterator[str]:
         yield from (b.name for b in node.buffers)
 
 
-def choose_cut(kernel: Kernel, hints: Mapping[str, int]) -> Cut | None:
-    """How to share the reductions of a kernel, or None where one program a row is as good."""
+def choose_cut(kernel: Kernel, hints: Mapping[str, int], beside: int = 0) -> Cut | None:
+    """How to share the reductions of a kernel, or None where one program a row is as good. beside:
+    bytes that others move meanwhile, whose programs keep the machine busy, too."""
     inner = inner_axes(kernel)
     reduces = [s for s in statements(kernel) if isinstance(s, Reduce)]
     scanning = scans(kernel)
@@ -164,8 +170,12 @@ def choose_cut(kernel: Kernel, hints: Mapping[str, int]) -> Cut | None:
             return Cut(part, part.extent, sympy.S.One, True)
     wide = -(-rows // columns_at_once(kernel)) if columns else rows
     wanted = min(_WANTED // wide, points // (_LEAST_ROWS if columns else _LEAST_ELEMENTS))
+    if beside and wanted > 1:
+        share = _WANTED * moved.total // (moved.total + beside) // wide
+        wanted = min(wanted, max(2, share), FEW // 2)
     busy = min(_BUSY, wide * wanted)
-    if wanted < 2 or moved.total * (_BUSY / programs - _BUSY / busy) <= cost:
+    together = max(moved.total * _BUSY / max(1, busy), moved.total + beside)
+    if wanted < 2 or moved.total * _BUSY / programs - together <= cost:
         return None
     pieces = {a: at_hints(a.extent, hints) // (_piece(kernel, a) if columns else 1) for a in inner}
     first, most = inner[0], max(inner, key=lambda a: pieces[a])
@@ -174,7 +184,7 @@ def choose_cut(kernel: Kernel, hints: Mapping[str, int]) -> Cut | None:
     extent = axis.extent
     if extent.is_Integer and axis is first and len(inner) > 1 and not columns:
         run = points // max(1, int(extent))
-        if run >= _LONG_RUN // (1 + run % 2) and extent <= 64 * wanted:
+        if run >= _LONG_RUN // (1 + run % 2) and extent <= (FEW if beside else 64 * wanted):
             return Cut(axis, extent, sympy.S.One, True)  # each chunk is one run of memory
     if not extent.is_Integer:
         count = min(wanted, max(2, at_hints(extent, hints)))

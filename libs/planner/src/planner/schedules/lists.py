@@ -100,10 +100,12 @@ def gather(graph: Graph, hints: Mapping[str, int]) -> tuple[Graph, Lists]:
         done.update(members)
         order.extend(members)
         if len(members) > 1:
-            kernels = [kernel(m) for m in members]
-            lists[kernels[0].name] = tuple(kernels)
-            for alike in by_likeness(kernels):
-                parts.join(alike)
+            lists[kernel(number).name] = tuple(map(kernel, members))
+            alike: dict[Hashable, list[Kernel]] = {}
+            for m in members:
+                alike.setdefault(kinds[kernel(m).name], []).append(kernel(m))
+            for kernels in alike.values():
+                parts.join(kernels)
 
     def kind_of(node: Node) -> Hashable | None:
         return kinds[node.name] if isinstance(node, Kernel) else None

@@ -8,6 +8,7 @@ from symexpr import bounds
 from triton_emit.errors import BadSchedule
 from triton_emit.schedule import (
     Schedule,
+    folds_alike,
     inner_spaces,
     may_step,
     next_power_of_two,
@@ -33,7 +34,8 @@ def check(kernel: ir.Kernel, schedule: Schedule) -> None:
     require(s.index_bits in (32, 64), "index_bits", s.index_bits, "32 or 64")
     lanes = s.kind in ("flat", "tiled")
     fitting = "persistent or looped: the kernel has" if spaces else "flat: the kernel has no"
-    require(lanes != bool(spaces), "kind", s.kind, f"{fitting} inner axes")
+    alike = s.kind == "flat" and folds_alike(kernel)
+    require(alike or lanes != bool(spaces), "kind", s.kind, f"{fitting} inner axes")
     vector = s.vector >= 0 and not s.vector & (s.vector - 1) and (lanes or not s.vector)
     expected = "0, or a power of two in a flat or tiled schedule"
     require(vector, "vector", s.vector, expected)

@@ -41,10 +41,10 @@ from loop_ir import (
     Store,
     Symbol,
 )
-from loop_ir.ir import linear, map_statements, statements
+from loop_ir.ir import linear, map_statements, once, statements
 from symexpr import symbol
 from triton_emit.forms.kernel import KernelWriter, indented
-from triton_emit.schedule import Schedule, default_schedule, index_bits
+from triton_emit.schedule import Schedule, default_schedule, folds_alike, index_bits
 from triton_emit.tiles import divides
 from triton_emit.values import TL_TYPES
 from triton_emit.vectors import vector
@@ -61,6 +61,7 @@ Values: TypeAlias = Mapping[sympy.Expr, tuple[Number, ...]]
 Written: TypeAlias = Callable[[Number, bool | DType], sympy.Expr]
 
 
+@once
 def likeness(kernel: Kernel) -> Hashable | None:
     """A key that is equal for kernels that `emit_list` can make one kernel of: they do the same to
     different buffers, or to different parts of one buffer, and may differ in their sizes and
@@ -212,7 +213,8 @@ def list_schedule(kernels: Sequence[Kernel], hints: Mapping[str, int]) -> Schedu
     sizes may be odd, and what it moves is small."""
     first, values = common(kernels)
     step = _VECTOR
-    if len(first.axes) == 1 and not any(p.axes for p in first.phases):
+    points = not any(p.axes for p in first.phases) or folds_alike(first)
+    if len(first.axes) == 1 and points:
         extents = [int(k.axes[0].extent) for k in kernels]
         first = replace(first, axes=(replace(first.axes[0], extent=sympy.Integer(sum(extents))),))
         step = gcd(*extents, _VECTOR)
@@ -225,9 +227,15 @@ def list_schedule(kernels: Sequence[Kernel], hints: Mapping[str, int]) -> Schedu
 
 
 def words_of(kernels: Sequence[Kernel]) -> int:
-    """Arguments that kernels which are alike have in a launch, at most."""
-    columns = len({*zip(*map(_numbers, kernels), strict=True)})
-    return len(kernels) * (1 + 2 * len(_roles(kernels[0])) + columns)
+    """About how many arguments kernels that are alike have in a launch: of each its first program,
+    the buffers, places and sizes that they do not have in common, and products of sizes."""
+    buffers = map(list, map(_roles, kernels))
+    starts = (_starts(k).values() for k in kernels)
+    columns = [*zip(*map(_numbers, kernels), strict=True)]
+    own = [len({*each}) > 1 for found in (buffers, starts) for each in zip(*found, strict=True)]
+    sizes = {each for each in columns if len({*each}) > 1}
+    inner = sum(len(p.axes) for p in kernels[0].phases) if kernels else 0
+    return len(kernels) * (1 + sum(own) + len(sizes) + inner)
 
 
 def list_form(form: type[KernelWriter]) -> type[ListWriter]:

@@ -21,6 +21,7 @@ from triton_emit.schedule.record import (
 )
 from triton_emit.schedule.traits import (
     can_loop,
+    folds_alike,
     inner_bound,
     inner_spaces,
     row_bytes,

@@ -28,6 +28,7 @@ from triton_emit.schedule.points import of_points
 from triton_emit.schedule.record import Schedule, index_bits, next_power_of_two
 from triton_emit.schedule.traits import (
     can_loop,
+    folds_alike,
     inner_bound,
     inner_extents,
     rows_read,
@@ -49,6 +50,11 @@ def default_schedule(kernel: ir.Kernel, hints: Mapping[str, int]) -> Schedule:
     if not inner:
         return of_points(kernel, rows, hints, bits)
     bound = inner_bound(kernel)
+    if folds_alike(kernel) and bound is not None and bound <= HELD_ROW:
+        points = replace(kernel, phases=tuple(p for p in kernel.phases if not p.axes))
+        flat = of_points(points, rows, hints, bits)
+        if flat.kind == "flat" and not flat.pairs:
+            return replace(flat, rblock=next_power_of_two(bound))
     widest = max(1, *(at_hints(e, hints) for e in inner))
     rblock = next_power_of_two(bound or 1)
     small = bound is not None and rblock <= ir.HELD_ROW

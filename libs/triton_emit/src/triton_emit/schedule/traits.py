@@ -3,7 +3,7 @@
 import sympy
 
 from loop_ir import Axis, Indirect, Kernel, Load, Reduce, Scan, Store, reduces_columns
-from loop_ir.ir import operands, ranges_of, results, statements
+from loop_ir.ir import Name, operands, ranges_of, results, statements
 from symexpr import bounds
 from triton_emit.errors import UnsupportedKernel
 from triton_emit.schedule.h200 import L2_BYTES, LINE
@@ -43,6 +43,21 @@ def can_loop(kernel: Kernel) -> bool:
     except UnsupportedKernel:
         return False
     return True
+
+
+def folds_alike(kernel: Kernel) -> bool:
+    """Whether what it folds is the same for all of its points, of which it does nothing else until
+    then."""
+    own: set[Name] = {a.symbol for a in kernel.axes}
+    for phase in kernel.phases:
+        for stmt in phase.body:
+            if not own.isdisjoint(operands(stmt)):
+                if phase.axes:
+                    return False
+                own.update(results(stmt))
+            if phase.axes and isinstance(stmt, Store | Scan | Indirect):
+                return False
+    return bool(own) and any(p.axes for p in kernel.phases)
 
 
 def walks(kernel: Kernel) -> bool:

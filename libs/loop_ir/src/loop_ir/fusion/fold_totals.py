@@ -1,0 +1,129 @@
+"""Numbers that few others fold to are folded by each program that reads them."""
+
+from dataclasses import dataclass, replace
+
+from loop_ir.fusion.dependencies import Dependencies
+from loop_ir.ir.affine import product
+from loop_ir.ir.analysis import hints_of, reads, scans, writes
+from loop_ir.ir.names import renamed, statements, symbol_names
+from loop_ir.ir.nodes import (
+    Compute,
+    Const,
+    Graph,
+    Index,
+    Kernel,
+    Load,
+    Node,
+    Phase,
+    Reduce,
+    Stmt,
+    Store,
+)
+from loop_ir.ir.renaming import (
+    fresh_symbols,
+    rename_apart,
+    renumber,
+    union_buffers,
+    union_origins,
+    used_buffers,
+)
+from loop_ir.ir.rewrite import rename_symbols
+from loop_ir.splitting.crowds import FEW, beside
+
+
+@dataclass(frozen=True)
+class FoldTotals:
+    """A launch less for all of a crowd of kernels, each of which reads a number of its own:
+
+        t:  over r0 < 40: reduce partial[r0]; once: store t[0]
+        k:  parallel i0 < 10**6: x[i0] / t[0]
+     -> k:  parallel i0 < 10**6: over r0 < 40: reduce partial[r0]; once: x[i0] / it
+
+    Only numbers that kernels of several programs alone read, of at most `FEW` others, which none of
+    those writes. (Alone, a launch costs less than to read them everywhere.)"""
+
+    name = "fold_totals"
+
+    def run(self, graph: Graph) -> Graph:
+        """The graph without the kernels of such numbers."""
+        if not beside(graph, hints_of(graph.symbols)):
+            return graph
+        deps = Dependencies(graph)
+        nodes: dict[int, Node] = dict(deps.nodes)
+        for number, node in deps.nodes.items():
+            if not isinstance(node, Kernel) or not _is_total(node):
+                continue
+            made = set(writes(node))
+            late = {w for b in reads(node) for w in deps.writers.get(b, ()) if w >= number}
+            readers = {r: nodes[r] for b in made for r in deps.readers.get(b, ())}
+            kernels = {r: k for r, k in readers.items() if isinstance(k, Kernel)}
+            single = all(len(deps.writers[b]) == 1 for b in made)
+            if not single or made & deps.kept or late or len(kernels) < len(readers):
+                continue
+            if not kernels or not all(_takes(k, node, made) for k in kernels.values()):
+                continue
+            nodes |= {r: folded(k, node) for r, k in kernels.items()}
+            del nodes[number]
+        return replace(graph, nodes=tuple(nodes.values()))
+
+
+def _is_total(kernel: Kernel) -> bool:
+    """It runs once, folds few numbers, and stores what comes of them."""
+    folds = [p for p in kernel.phases if p.axes]
+    sizes = [product(a.extent for a in p.axes) for p in folds]
+    if kernel.axes or not folds or scans(kernel):
+        return False
+    if not all(n.is_Integer and n <= FEW for n in sizes):
+        return False
+    plain = all(
+        isinstance(s, Const | Compute | Index | Reduce)
+        or (isinstance(s, Load) and s.mask is None)
+        or (isinstance(s, Store) and s.mode == "set" and s.mask is None and s.index == 0)
+        for s in statements(kernel)
+    )
+    inside = any(isinstance(s, Store) for p in folds for s in p.body)
+    return plain and not inside and set(reads(kernel)).isdisjoint(writes(kernel))
+
+
+def _takes(kernel: Kernel, total: Kernel, made: set[str]) -> bool:
+    """Whether it has several programs, reads all of these numbers wherever it is, and writes
+    nothing that the total is of."""
+    loads = [s for s in statements(kernel) if isinstance(s, Load) and s.buffer in made]
+    return (
+        any(a.extent != 1 for a in kernel.axes)
+        and not scans(kernel)
+        and all(s.mask is None and s.index == 0 for s in loads)
+        and set(writes(kernel)).isdisjoint({*reads(total), *made})
+    )
+
+
+def folded(kernel: Kernel, total: Kernel) -> Kernel:
+    """The kernel, which folds by itself what it read of the total."""
+    fresh = fresh_symbols("r", symbol_names(kernel) | symbol_names(total))
+    own = {a.symbol: next(fresh) for p in total.phases for a in p.axes}
+    apart = tuple(
+        replace(p, axes=tuple(replace(a, symbol=own[a.symbol]) for a in p.axes))
+        for p in rename_symbols(total, tuple(own.items())).phases
+    )
+    total = rename_apart(replace(total, phases=apart), kernel)
+    values = {s.buffer: s.value for s in statements(total) if isinstance(s, Store)}
+    names = {
+        s.out: values[s.buffer]
+        for s in statements(kernel)
+        if isinstance(s, Load) and s.buffer in values
+    }
+
+    def without(phase: Phase) -> Phase:
+        kept: list[Stmt] = []
+        for s in phase.body:
+            if not isinstance(s, Load | Store) or s.buffer not in values:
+                kept.append(renamed(s, names))
+        return replace(phase, body=tuple(kept))
+
+    whole = replace(
+        kernel,
+        buffers=union_buffers(kernel.buffers, total.buffers),
+        phases=tuple(map(without, (*total.phases, *kernel.phases))),
+        origins=union_origins(kernel.origins, total.origins),
+    )
+    return renumber(used_buffers(whole))

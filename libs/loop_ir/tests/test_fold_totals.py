@@ -1,0 +1,151 @@
+"""Numbers of a crowd of kernels are folded by those that read them; what is split is few parts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from loop_ir import Graph, Kernel, fuse, interpret_graph, parse_graph, verify
+from loop_ir.fusion.fold_totals import FoldTotals
+from loop_ir.splitting.crowds import CROWD, FEW
+
+MEMBER = """
+  kernel total{n}(
+      p{n}: f32[{parts}] cuda:0,
+      out t{n}: f32[] cuda:0,
+  ):
+    single:
+      over r0 < {parts}:
+        v0 = load p{n}[r0] : f32
+        v1 = reduce {fold}(v0) : f32
+      once:
+        v2 = abs(v1) : f32
+        store t{n}[0] = v2
+  kernel apply{n}(
+      x{n}: f32[40, 30] cuda:0,
+      t{n}: f32[] cuda:0,
+      out {out}: f32[40, 30] cuda:0,
+  ):
+    parallel r0 < 40, r1 < 30:
+      once:
+        v0 = load x{n}[30*r0 + r1] : f32
+        v1 = load t{n}[0] : f32
+        v2 = div(v0, v1) : f32
+        store {out}[30*r0 + r1] = v2
+"""
+
+
+def graph(count: int, parts: int, fold: str = "sum", result: str = "", out: str = "y{n}") -> Graph:
+    """So many totals of so many numbers, each of which one kernel reads."""
+    outs = [out.format(n=n) for n in range(count)]
+    inputs = "".join(
+        f"    p{n}: f32[{parts}] cuda:0,\n    x{n}: f32[40, 30] cuda:0,\n" for n in range(count)
+    )
+    members = (
+        MEMBER.format(n=n, parts=parts, fold=fold, out=o).replace("x{n}", f"x{n}")
+        for n, o in enumerate(outs)
+    )
+    returned = ", ".join([*(f"{o}: f32[40, 30] cuda:0" for o in outs), *filter(None, [result])])
+    return parse_graph(f"graph g(\n{inputs}):{''.join(members)}  return ({returned})\n")
+
+
+def numbers(g: Graph) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {
+        i.name: rng.standard_normal([int(n) for n in i.type.size]).astype(np.float32)
+        for i in g.inputs
+        if i.type is not None
+    }
+
+
+@pytest.mark.parametrize("fold", ["sum", "max"])
+def test_totals_are_folded_by_those_that_read_them(fold: str) -> None:
+    before = graph(CROWD, 37, fold)
+    after = FoldTotals().run(before)
+    verify(after)
+    assert len(after.nodes) == CROWD
+    given = numbers(before)
+    for got, want in zip(
+        interpret_graph(after, dict(given)), interpret_graph(before, dict(given)), strict=True
+    ):
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        graph(CROWD // 2 - 1, 37),  # no crowd
+        graph(CROWD, FEW + 1),  # too many numbers for each program
+        graph(CROWD, 37, result=", ".join(f"t{n}: f32[] cuda:0" for n in range(CROWD))),
+    ],
+    ids=["few kernels", "many numbers", "results"],
+)
+def test_others_stay(kept: Graph) -> None:
+    assert FoldTotals().run(kept) is kept or FoldTotals().run(kept) == kept
+
+
+def test_what_a_total_is_of_is_not_written_meanwhile() -> None:
+    """A program would read what another one wrote."""
+    kernels = "".join(
+        MEMBER.format(n=n, parts=200, fold="sum", out=f"p{n}")
+        .replace(f"x{n}[30*r0 + r1]", f"p{n}[30*r0 + r1]")
+        .replace(f"      x{n}: f32[40, 30] cuda:0,\n", "")
+        .replace("40, 30", "200")
+        .replace("parallel r0 < 40, r1 < 30", "parallel r0 < 200")
+        .replace("30*r0 + r1", "r0")
+        for n in range(CROWD)
+    )
+    inputs = "".join(f"    p{n}: f32[200] cuda:0,\n" for n in range(CROWD))
+    before = parse_graph(f"graph g(\n{inputs}):{kernels}  return ()\n")
+    assert FoldTotals().run(before) == before
+
+
+LARGE = """
+  kernel k{n}(
+      x{n}: f32[{rows}, 768] cuda:0,
+      out y{n}: f32[{rows}, 768] cuda:0,
+  ):
+    single:
+      over r0 < {rows}, r1 < 768:
+        v0 = load x{n}[768*r0 + r1] : f32
+        v1 = mul(v0, v0) : f32
+        v2 = reduce sum(v1) : f32
+      over r0 < {rows}, r1 < 768:
+        v3 = load x{n}[768*r0 + r1] : f32
+        v4 = div(v3, v2) : f32
+        store y{n}[768*r0 + r1] = v4
+"""
+
+
+def levels(sizes: list[int]) -> list[list[Kernel]]:
+    """Matrices scaled by their squares, of so many rows, fused and split; those that may be one
+    launch together."""
+    inputs = "".join(f"    x{n}: f32[{rows}, 768] cuda:0,\n" for n, rows in enumerate(sizes))
+    text = "".join(LARGE.format(n=n, rows=rows) for n, rows in enumerate(sizes))
+    outs = ", ".join(f"y{n}: f32[{rows}, 768] cuda:0" for n, rows in enumerate(sizes))
+    g = fuse(parse_graph(f"graph g(\n{inputs}):{text}  return ({outs})\n"))
+    made: dict[str, int] = {}
+    found: dict[int, list[Kernel]] = {}
+    for k in g.nodes:
+        assert isinstance(k, Kernel)
+        level = max((made.get(b.name, -1) for b in k.buffers), default=-1) + 1
+        made |= {b.name: level for b in k.buffers if b.written}
+        found.setdefault(level, []).append(k)
+    return list(found.values())
+
+
+def test_a_crowd_is_split_into_two_launches() -> None:
+    """Alone each is three: partial sums, what they fold to, and what is done with that."""
+    assert len(levels([3072])) == 3
+    many = levels([768, 3072, 2304, 8000] * 4)
+    assert len(many) == 2
+    programs = [int(k.axes[0].extent) for k in many[0]]
+    assert max(programs) <= FEW and 500 < sum(programs) < 3000
+    assert programs[3] > 4 * programs[0]  # each has as much to do
+
+
+def test_a_crowd_that_fills_the_machine_is_not_split() -> None:
+    """Small ones, and so many that each may take as long as all together."""
+    assert len(levels([4] * 30)) == 1
+    assert len(levels([768] * 400)) == 1
+    assert len(levels([768] * 20)) == 2
