@@ -9,22 +9,24 @@ import tempfile
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sympy
 from torch import Tensor
 
 import triton_rt
-import tuning
 from planner.errors import CacheNotWritten, NotTriton, UnsafeCache
 from planner.loops import LoopLibraries
 from planner.settings import Settings
 from symexpr import Mod, Ranges, evaluate, known, symbol
 from wrapper_ir import DefineKernel, DefineSubgraph, Launch, Program, Ref, analysis
+
+if TYPE_CHECKING:
+    from tuning import TuningPool
 
 # What a kernel's definition and its source for triton_rt name alike.
 ALIKE = ("name", "constants", "num_warps", "num_stages", "num_ctas", "max_registers", "contract")
@@ -61,13 +63,14 @@ class Kernels:
     plain: dict[DefineKernel, triton_rt.LazyKernel] = field(default_factory=dict)
     defined: dict[DefineKernel, DefineKernel] = field(default_factory=dict)
     pool: triton_rt.CompilePool | None = None
-    apart: tuning.TuningPool | None = None
     began: float = field(default_factory=perf_counter)
     started: list[Future[triton_rt.Binary]] = field(default_factory=list)
     late: list[Future[triton_rt.Binary]] = field(default_factory=list)
     given: Mapping[str, Tensor] = field(default_factory=dict)
     _cache: triton_rt.Cache | None = None
     _end: float | None = None
+    _apart: TuningPool | None = None
+    _ends: ExitStack = field(default_factory=ExitStack)
 
     def __post_init__(self) -> None:
         self.loops = LoopLibraries(self.in_cpp_folder, self.options.workers)
@@ -78,6 +81,16 @@ class Kernels:
         if self._cache is None:
             self._cache = triton_rt.Cache(self.folder("kernels"))
         return self._cache
+
+    @property
+    def apart(self) -> TuningPool:
+        """Workers in which the user's kernels are measured, one a GPU, until what `compiling` is
+        entered for ends."""
+        if self._apart is None:
+            from tuning import TuningPool  # with all of measuring, which most graphs do without
+
+            self._apart = self._ends.enter_context(TuningPool())
+        return self._apart
 
     def folder(self, name: str) -> Path:
         """A folder of the cache for what is run. Raises UnsafeCache."""
@@ -179,14 +192,13 @@ class Kernels:
     @contextmanager
     def compiling(self) -> Iterator[None]:
         """Inside, compile jobs go to worker processes: those of this process, which are started
-        as jobs come and stay for the next compilation; the user's kernels are measured in one for
-        each GPU, which ends with this compilation."""
-        with triton_rt.shared_pool(self.options.workers) as pool, tuning.TuningPool() as apart:
-            self.pool, self.apart = pool, apart
+        as jobs come and stay for the next compilation."""
+        with triton_rt.shared_pool(self.options.workers) as pool, self._ends:
+            self.pool = pool
             try:
                 yield
             finally:
-                self.pool = self.apart = None
+                self.pool = self._apart = None
 
 
 @functools.cache
