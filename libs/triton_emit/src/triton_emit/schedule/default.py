@@ -50,7 +50,7 @@ def default_schedule(kernel: ir.Kernel, hints: Mapping[str, int]) -> Schedule:
     if not inner:
         return of_points(kernel, rows, hints, bits)
     bound = inner_bound(kernel)
-    if folds_alike(kernel) and bound is not None and bound <= HELD_ROW:
+    if folds_alike(kernel) and bound is not None and bound <= ir.HELD_ROW:
         points = replace(kernel, phases=tuple(p for p in kernel.phases if not p.axes))
         flat = of_points(points, rows, hints, bits)
         if flat.kind == "flat" and not flat.pairs:
