@@ -307,7 +307,8 @@ def test_what_there_was_no_time_for_compiles_for_the_next_process(
 
     def model(x: Any, *weights: Any) -> Any:
         for w, v in zip(weights[::2], weights[1::2], strict=True):
-            x = torch.nn.functional.linear((x @ w).tanh(), v).tanh()
+            x = torch.mm(x, w, out_dtype=torch.float32).tanh().bfloat16()
+            x = torch.nn.functional.linear(x, v).tanh()
         return x
 
     widths = range(1024, 2560, 256)

@@ -25,7 +25,11 @@ from planner.torch_compat import unset_fake_temporarily
 Peer: TypeAlias = tuple[Steps, Mapping[str, TensorType]]
 
 # Calls of the vendor's that refuse no operands.
-_ALWAYS = frozenset(f"aten.{name}.default" for name in ("mm", "addmm", "bmm", "baddbmm", "linear"))
+_ALWAYS = frozenset(
+    f"aten.{name}.{form}"
+    for name in ("mm", "addmm", "bmm", "baddbmm", "linear")
+    for form in ("default", "dtype")
+)
 
 
 @dataclass
