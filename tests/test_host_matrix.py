@@ -68,11 +68,19 @@ program every(x: f32[s0, 4] cpu, p: bool[] cpu):
     return (z,)
   subgraph choose = if (twice, same)
   c = constant f32[4] cpu "c"
+  two = constant f32[] cpu "two"
   b = alloc f32[s0, 4] cpu
   launch double grid (CeilDiv(s0, 4), 1, 1) (x, b, s0*4)
   e = extern aten.mul.Tensor(b, c) -> f32[s0, 4] cpu
 {blocks}  v = view e f32[s0] cpu stride (4,)
   (f,) = extern subgraph.choose(p, e, s0) -> (f32[s0, 4] cpu,)
+  o = comm_alloc f32[4] cpu group "0"
+  stream 1 cpu
+  wait 0 cpu
+  extern aten.mul.out(c, two, out=o) mutates (o,)
+  stream 0 cpu
+  wait 1 cpu
+  comm_free o
   at = extern aten.nonzero.default(v) binds (u0,) -> i64[u0, 1] cpu
   last = extern aten.max.default(at) -> i64[] cpu
   symbol u1 = last.item()

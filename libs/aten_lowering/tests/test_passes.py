@@ -522,5 +522,5 @@ def test_small_sums_over_ranks(
     sums_at_once.sums_at_once(graph)
     graph.lint()
     calls = [n.target for n in graph.nodes if n.op == "call_function"]
-    parts = calls.count(torch.ops.aten_lowering.shared_part.default)
+    parts = calls.count(torch.ops.aten_lowering.shared_memory.default)
     assert (calls.count(ours), parts, len(calls)) == ((2, 1, 3) if made else (0, 0, 4))

@@ -54,6 +54,8 @@ BROKEN = {
         (HEAD + "  if n < 3:\n    b = alloc f32[4] cpu\n  return (b,)\n", "2", "inside if 1"),
     ],
     "NotOwned": [
+        (HEAD + "  b = alloc f32[4] cpu\n  comm_free b\n  return ()\n", "2", "the other of two"),
+        (HEAD + '  b = comm_alloc f32[4] cpu group "0"\n  free b\n  return ()\n', "2", "of two"),
         (HEAD + "  free x\n  return ()\n", "1", "belongs to the caller"),
         (HEAD + "  c = constant f32[4] cpu \"w\"\n  free c\n  return ()\n", "2", "the caller"),
         (HEAD + "  b = alloc f32[4] cpu\n  v = view b f32[4] cpu\n  free v\n  return ()\n", "3",
@@ -185,7 +187,27 @@ BROKEN = {
         (HEAD + "  subgraph f(a: f32[2] cpu):\n    return (a,)\n  return ()\n", "1",
          "one and an argument"),
     ],
+    "UnorderedStreams": [
+        (HEAD + "  stream 1 cpu\n  copy x -> x\n  return ()\n", "2", "x is not written yet"),
+        (HEAD + "  b = alloc f32[s0, 4] cpu\n  stream 1 cpu\n  wait 0 cpu\n  copy x -> b\n"
+         "  stream 0 cpu\n  copy b -> x\n  return ()\n", "6", "b is not written yet on stream 0"),
+        (HEAD + "  b = alloc f32[s0, 4] cpu\n  stream 1 cpu\n  wait 0 cpu\n  copy x -> b\n"
+         "  stream 0 cpu\n  extern aten.zero_.default(x) mutates (x,)\n  return ()\n", "6",
+         "x may still be read"),
+        (HEAD + "  b = alloc f32[s0, 4] cpu\n  stream 1 cpu\n  wait 0 cpu\n  copy x -> b\n"
+         "  stream 0 cpu\n  free b\n  return ()\n", "6", "b may still be in use"),
+        (HEAD + "  b = alloc f32[s0, 4] cpu\n  stream 1 cpu\n  wait 0 cpu\n  copy x -> b\n"
+         "  stream 0 cpu\n  c = reuse b f32[4] cpu\n  return ()\n", "6", "b may still be in use"),
+        (HEAD + "  b = alloc f32[4] cpu\n  stream 1 cpu\n  wait 0 cpu\n  stream 0 cpu\n  free b\n"
+         "  stream 1 cpu\n  c = alloc f32[4] cpu\n  return ()\n", "7",
+         "the memory of c may be what stream 0 still uses"),
+        (HEAD + "  stream 1 cpu\n  wait 0 cpu\n  copy x -> x\n  stream 0 cpu\n  return ()\n", "5",
+         "streams [1] are not done"),
+        (HEAD + "  stream 1 cpu\n  return ()\n", "2", "stream 1 is current"),
+        (HEAD + "  wait 0 cpu\n  return ()\n", "1", "waits for itself"),
+    ],
     "MisplacedOp": [
+        (HEAD + "  if n < 3:\n    stream 1 cpu\n  return ()\n", "1.then.0", "block"),
         (HEAD + '  if n < 3:\n    c = constant f32[1] cpu "k"\n  return ()\n', "1.then.0", "block"),
     ],
 }  # fmt: skip
@@ -211,6 +233,11 @@ def test_every_rule_has_a_broken_program():
 
 
 VALID = [
+    # Two streams, each in its turn; memory of a group
+    HEAD + "  b = alloc f32[s0, 4] cpu\n  stream 1 cpu\n  wait 0 cpu\n  copy x -> b\n"
+    '  stream 0 cpu\n  wait 1 cpu\n  copy b -> x\n  c = comm_alloc f32[4] cpu group "0"\n'
+    "  comm_free c\n  stream 1 cpu\n  wait 0 cpu\n  d = reuse b f32[4] cpu\n"
+    "  extern aten.zero_.default(d) mutates (d,)\n  stream 0 cpu\n  wait 1 cpu\n  return (d,)\n",
     # Written in both branches, or where it is read; an empty one needs no writer.
     HEAD + "  b = alloc f32[s0, 4] cpu\n  if s0 > 3:\n    copy x -> b\n  else:\n"
     "    extern aten.zero_.default(b) mutates (b,)\n  return (b,)\n",

@@ -20,6 +20,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "gemm": ("auto", "extern", "template"),
     "multikernel": ("auto", "off", "persistent", "looped"),
     "channels_last": ("auto", "on", "off"),
+    "streams": ("auto", "on", "off"),
     "random": ("fast", "eager"),
     "tune_at": ("compile", "first_call"),
     "tune": ("auto", "off", "max"),
@@ -77,6 +78,9 @@ class Options(Settings):
     channels_last: `on`: convolutions on a GPU get their operands, and give their
         results, with the channels side by side in memory; results of the graph keep their strides.
         `auto` measures both ways, and takes this one where it is faster.
+    streams: `on`: branches that do not hang on each other run on two streams of a GPU. `auto`
+        measures both ways, for CUDA graphs and with `tune="max"`, and takes two where they are
+        faster and hold no more memory.
     random: `fast`: random numbers (dropout, `rand`, ...) are computed in the kernels that use
         them: eager's distributions, decided by torch's generators, whose state moves on, but other
         numbers than eager's. `eager`: the very numbers of eager, by calls of its operators.

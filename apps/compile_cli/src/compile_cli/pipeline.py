@@ -63,6 +63,7 @@ from planner import (
     ScheduleTuner,
     assemble,
     gather,
+    overlap,
     plan_graph,
 )
 from tensor_ir import Pass
@@ -71,6 +72,7 @@ from wrapper_ir.passes import (
     AssertFinite,
     DedupeKernels,
     InsertFrees,
+    OverlapBranches,
     OverlapCollectives,
     PlanMemory,
     run_passes,
@@ -146,10 +148,24 @@ def compile_loop(
         made = host_program(lowered, fusing, options, record, kernels, given=given, owned=owned)
         program, planned = made.program, made.planned
         outside = Outside(constants_of(lowered), made.operators)
+        build = partial(
+            build_program,
+            kernels=kernels,
+            outside=outside,
+            options=options,
+            record=record,
+            lending=lending,
+        )
         try:
-            host, run, parts = build_program(
-                program, kernels, outside, options, record, check_inputs, lending
-            )
+            host, run, parts = build(program, check_inputs=check_inputs)
+            found = None
+            if made.beside is not None:
+                other = build(made.beside, check_inputs=check_inputs)
+                if options.streams == "auto":
+                    found = overlap(program, made.beside, lambda: (run, other[1]), options)
+                if found is None or found.pays:
+                    program, host, run, parts = made.beside, *other
+                    record.after("wrapper", OverlapBranches.name, program)
         except LoopsNotBuilt as error:
             warnings.warn(f"kernels on the CPU are interpreted: {error}", stacklevel=2)
             plain = replace(options, cpu_kernels="interpreter")
@@ -163,7 +179,7 @@ def compile_loop(
 
     def explained() -> str:
         texts = [t for m in made.every() for t in (explain(m.loop, fusing), m.planned.explain())]
-        return "\n".join(filter(None, texts))
+        return "\n".join(filter(None, (*texts, str(found or ""))))
 
     needed = tuple(i for i, p in enumerate(program.params) if p.name in planned.aligned)
     taken = tuple(i for i in mutated_inputs(program) if program.params[i].name in owned)
@@ -193,7 +209,8 @@ def compile_loop(
 
 @dataclass(frozen=True)
 class Made:
-    """The host program of a graph and what it was made from. inner: those of its subgraphs."""
+    """The host program of a graph and what it was made from. inner: those of its subgraphs.
+    beside: the same with branches on two streams, where it has some."""
 
     loop: Graph
     fused: Graph
@@ -203,6 +220,7 @@ class Made:
     fallbacks: tuple[Fallback, ...]
     own: Mapping[str, Callable[..., Any]]
     inner: tuple[Made, ...]
+    beside: Program | None = None
 
     def every(self) -> Iterator[Made]:
         """It, and those of all subgraphs."""
@@ -274,12 +292,24 @@ def host_program(
         memory: list[Pass[Program]] = [InsertFrees(), *[PlanMemory()] * options.plan_memory]
         if options.cuda_graphs and not called:
             passes.append(partition(options, memory))
-        passes += memory
-        program = run_passes(
-            program, passes, options.verify, lambda name, p: record.after("wrapper", name, p)
+        finish = partial(
+            run_passes, verify=options.verify, on_pass=lambda n, p: record.after("wrapper", n, p)
         )
+        ordered = finish(program, passes)
+        beside = None
+        if not called and tries_streams(options):
+            split = OverlapBranches().run(ordered)
+            beside = finish(split, memory) if split is not ordered else None
+        program = finish(ordered, memory)
     own = lowered.operators
-    return Made(loop, fused, fusion, planned, program, lowered.fallbacks, own, inner)
+    return Made(loop, fused, fusion, planned, program, lowered.fallbacks, own, inner, beside)
+
+
+def tries_streams(options: Options) -> bool:
+    """Whether branches may run on two streams: where the host does not take longer than the GPU, or
+    nobody minds a longer compilation."""
+    tried = options.tune != "off" and (options.cuda_graphs or options.tune == "max")
+    return options.streams == "on" or (options.streams == "auto" and tried)
 
 
 def named_apart(graph: Graph) -> Graph:

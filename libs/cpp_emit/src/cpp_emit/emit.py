@@ -27,6 +27,7 @@ from wrapper_ir.analysis import (
     subgraph_of,
     walk,
 )
+from wrapper_ir.collectives import as_plain
 
 Mode = Literal["lazy", "aot"]
 
@@ -248,7 +249,11 @@ class _Function:
             case ir.Allocate():
                 args = [*w.layout(op.type), device_code(op.type.device)]
                 w.call(f"Tensor {w.define(op.out, op.type)} = empty", args, op.comment)
-            case ir.Free():
+            case ir.CommAllocate():
+                self._op(as_plain(op))
+            case ir.StreamSwitch() | ir.StreamWait():
+                self._stream(op)
+            case ir.Free() | ir.CommFree():
                 w.line(" ".join(f"{var}.reset();" for var in w.kill(op.name)), op.comment)
             case ir.Reuse():
                 self._reuse(op)
@@ -281,6 +286,14 @@ class _Function:
                 raise UnsupportedOp(
                     f"program {self.program.name}: {type(op).__name__} has no C++ form"
                 )
+
+    def _stream(self, op: ir.StreamSwitch | ir.StreamWait) -> None:
+        if op.device.kind == "cpu":
+            return
+        if op.device != self.only_device:
+            raise UnsupportedOp(f"program {self.program.name}: streams of several devices")
+        called = "to" if isinstance(op, ir.StreamSwitch) else "wait"
+        self.w.line(f"stream.{called}({op.stream});", op.comment)
 
     def _assert(self, op: ir.Assert) -> None:
         values = ""

@@ -16,8 +16,9 @@ from typing import Any
 import sympy
 from sympy.logic.boolalg import Boolean
 
-from wrapper_ir import ExternCall, Launch, Program, Ref, print_program
+from wrapper_ir import CommAllocate, ExternCall, Launch, Program, Ref, print_program
 from wrapper_ir.analysis import programs, walk
+from wrapper_ir.collectives import as_plain
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,8 @@ def sites(program: Program) -> tuple[Launch | ExternCall, ...]:
     """The launches and extern calls, those of subgraphs among them; the position of each is its
     number in both languages."""
     every = (op for each in programs(program) for op in walk(each.ops))
-    return tuple(op for op in every if isinstance(op, (Launch, ExternCall)))
+    plain = (as_plain(op) if isinstance(op, CommAllocate) else op for op in every)
+    return tuple(op for op in plain if isinstance(op, (Launch, ExternCall)))
 
 
 def fingerprint(program: Program) -> str:

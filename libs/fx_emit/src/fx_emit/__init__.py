@@ -13,3 +13,4 @@ from fx_emit.run import Run as Run
 from fx_emit.runtime import TorchRuntime as TorchRuntime
 from fx_emit.torch_types import IR_DTYPE as IR_DTYPE
 from fx_emit.torch_types import TORCH_DTYPE as TORCH_DTYPE
+from fx_emit.torch_types import operator_of as operator_of

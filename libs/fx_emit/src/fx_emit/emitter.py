@@ -33,6 +33,7 @@ from wrapper_ir.analysis import (
     uses,
     walk,
 )
+from wrapper_ir.collectives import as_plain
 from wrapper_ir.errors import MissingConstant
 from wrapper_ir.memory import hint_env
 from wrapper_ir.passes import FRESH
@@ -106,7 +107,11 @@ def _module(program: ir.Program, shared: Shared) -> GraphModule:
 
 
 class _Emitter(Head):
-    """The nodes of each op, in order."""
+    """The nodes of each op, in order. streams: of the program's device; current: the one that ops
+    run on."""
+
+    streams: Node | None = None
+    current = 0
 
     def block(self, ops: Sequence[ir.Op]) -> None:
         for op in ops:
@@ -134,7 +139,11 @@ class _Emitter(Head):
                 self.constant(op)
             case ir.Allocate():
                 self.allocate(op)
-            case ir.Free():
+            case ir.CommAllocate():
+                self.op(as_plain(op))
+            case ir.StreamSwitch() | ir.StreamWait():
+                self.stream(op)
+            case ir.Free() | ir.CommFree():
                 node = self.address(op.name)
                 self.call(host.free, (node,), name=f"free_{op.name}", comment=op.comment)
             case ir.Reuse():
@@ -191,6 +200,18 @@ class _Emitter(Head):
             host.check_input(tensor, declared, TORCH_DTYPE[op.type.dtype], size, stride)
         elif self.shared.checks:
             self.call(host.check_input, (node, declared, *self.layout(op.type)))
+
+    def stream(self, op: ir.StreamSwitch | ir.StreamWait) -> None:
+        if op.device.kind == "cpu":
+            return
+        if self.streams is None:
+            self.streams = self.call(host.side_streams, (op.device.index,), name="streams")
+        if isinstance(op, ir.StreamSwitch):
+            self.current = op.stream
+            self.call(host.switch_stream, (self.streams, op.stream), comment=op.comment)
+        else:
+            args = self.streams, self.current, op.stream
+            self.call(host.wait_stream, args, comment=op.comment)
 
     def allocate(self, op: ir.Allocate) -> None:
         dtype, size, stride = self.layout(op.type)

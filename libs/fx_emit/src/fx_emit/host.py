@@ -138,6 +138,44 @@ def free(tensor: torch.Tensor) -> None:
     same line (`b0 = None`), `torch.fx.Interpreter` after the node."""
 
 
+class SideStreams:
+    """The stream of a call and others beside it, which are its own: memory that was allocated for
+    one of them was last used on that or on the stream of a call that this one follows."""
+
+    def __init__(self, own: torch.cuda.Stream) -> None:
+        self.streams = [own]
+
+    def at(self, number: int) -> torch.cuda.Stream:
+        """The stream of a number, 0 for that of the call."""
+        while len(self.streams) <= number:
+            self.streams.append(torch.cuda.Stream(self.streams[0].device))  # type: ignore[no-untyped-call]  # of torch
+        return self.streams[number]
+
+
+@functools.cache
+def _beside(index: int, stream: int) -> SideStreams:
+    own = torch.cuda.current_stream(index)
+    return SideStreams(own)
+
+
+def side_streams(index: int | None) -> SideStreams:
+    """Those of the current stream of a device."""
+    own = torch.cuda.current_stream(index)
+    return _beside(own.device_index, own.cuda_stream)
+
+
+@has_side_effect
+def switch_stream(streams: SideStreams, number: int) -> None:
+    """What follows runs there. `fx_emit.Run` goes back where an operator raises."""
+    torch.cuda.set_stream(streams.at(number))
+
+
+@has_side_effect
+def wait_stream(streams: SideStreams, at: int, number: int) -> None:
+    """Stream `at` waits for another."""
+    streams.at(at).wait_stream(streams.at(number))
+
+
 @has_side_effect
 def branch(
     conditions: tuple[bool, ...], blocks: tuple[Callable[..., Any], ...], operands: tuple[Any, ...]

@@ -4,7 +4,10 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.fx import GraphModule
+
+from fx_emit import host
 
 _HEAD = re.compile(r"^def forward\(self(?:, (?P<names>[^)]*))?\)[^:\n]*:", re.MULTILINE)
 
@@ -12,21 +15,32 @@ _HEAD = re.compile(r"^def forward\(self(?:, (?P<names>[^)]*))?\)[^:\n]*:", re.MU
 class Run:
     """`run(*args)` is `gm(*args)`. `run.boxed([...])` is the same for a list that it empties: an
     argument that nobody else holds lives until the program has used it. Both follow an edit of the
-    graph."""
+    graph. Where an operator raises, the stream of the call is current again."""
 
     def __init__(self, gm: GraphModule) -> None:
         self.gm = gm
+        self._switches = any(n.target is host.switch_stream for n in gm.graph.nodes)
         self._code = ""
         self._boxed: Callable[..., Any] | None = None
 
     def __call__(self, *args: Any) -> Any:
-        return self.gm.forward(*args)
+        return self._kept(self.gm.forward, *args)
 
     def boxed(self, args: list[Any]) -> Any:
         """The program's results."""
         if self._boxed is None or self._code is not self.gm.code:
             self._boxed, self._code = _boxed(self.gm), self.gm.code
-        return self._boxed(self.gm, args)
+        return self._kept(self._boxed, self.gm, args)
+
+    def _kept(self, run: Callable[..., Any], *args: Any) -> Any:
+        if not self._switches:
+            return run(*args)
+        own = torch.cuda.current_stream()
+        try:
+            return run(*args)
+        except BaseException:
+            torch.cuda.set_stream(own)
+            raise
 
 
 def _boxed(gm: GraphModule) -> Callable[..., Any]:

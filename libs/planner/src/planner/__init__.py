@@ -33,12 +33,13 @@ if TYPE_CHECKING:
     from planner.schedules.tuning import ScheduleTuner as ScheduleTuner
     from planner.settings import Settings as Settings
     from planner.sources import source_digest as source_digest
+    from planner.streams import overlap as overlap
 
 
 #: What runs a program that was planned before needs `Kernels`, and not the lowering that planning
 #: stands on.
 _MODULES = """
 errors settings sources kernels plan program schedules.chosen schedules.lists schedules.tuning
-convolution planning
+convolution planning streams
 """
 __getattr__ = imported_later(__name__, _MODULES.split())

@@ -15,6 +15,7 @@ from planner.plan import Blocks, Choice, Choices, Key, LaunchArg, LaunchPlan, No
 from planner.zeroed import Shared, shared
 from symexpr import known, sstr, symbol
 from wrapper_ir import Arg, Launch, Op, Program, Ref, TensorType, ops
+from wrapper_ir.collectives import SHARED
 
 # Operators whose results lie in their first argument.
 _VIEWS = frozenset({"aten.unbind.int", "aten_lowering.fetched.default"})
@@ -93,6 +94,10 @@ class _Builder:
         if node.binds and not node.outs:
             (name,), (held,) = node.binds, _refs(node.args)
             self.ops.append(ops.SymbolDef(name, self.tensor(held).name, 0, comment, "item"))
+        elif node.target == SHARED:
+            (out,), group = node.outs, str(args[-1])
+            assert out is not None
+            self.ops.append(ops.CommAllocate(*out, group, comment))
         else:
             call = ops.ExternCall(node.target, args, kwargs, node.outs, node.tuple_result, writes)
             alias = args[0].name if node.target in _VIEWS and isinstance(args[0], Ref) else None

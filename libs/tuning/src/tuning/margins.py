@@ -25,6 +25,7 @@ class Margins:
     schedule: share by which a schedule must be faster than the one that was guessed.
     convolutions: share by which rearranged convolutions must be faster, copies included: times of
         the vendor's calls vary more than those of one kernel.
+    streams: the same of branches that run beside each other, for calls of whole programs.
     vendor_call: seconds for which a vendor's matmul keeps the host that queues it, at least: 18 us
         beside an H200, where a launch kept it for 3.
     hardly: share by which a template may take the GPU longer where that is what a call waits for.
@@ -47,6 +48,7 @@ class Margins:
     in_doubt: float = 0.01
     schedule: float = 0.02
     convolutions: float = 0.03
+    streams: float = 0.02
     vendor_call: float = 9e-6
     hardly: float = 0.05
     host: float = 1e-6

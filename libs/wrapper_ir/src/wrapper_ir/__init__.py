@@ -23,7 +23,9 @@ from wrapper_ir.interpreter import Runtime as Runtime
 from wrapper_ir.interpreter import interpret as interpret
 from wrapper_ir.ops import Allocate as Allocate
 from wrapper_ir.ops import Assert as Assert
+from wrapper_ir.ops import CommAllocate as CommAllocate
 from wrapper_ir.ops import Comment as Comment
+from wrapper_ir.ops import CommFree as CommFree
 from wrapper_ir.ops import Constant as Constant
 from wrapper_ir.ops import CopyBack as CopyBack
 from wrapper_ir.ops import DefineControl as DefineControl
@@ -40,6 +42,8 @@ from wrapper_ir.ops import Param as Param
 from wrapper_ir.ops import Program as Program
 from wrapper_ir.ops import Return as Return
 from wrapper_ir.ops import Reuse as Reuse
+from wrapper_ir.ops import StreamSwitch as StreamSwitch
+from wrapper_ir.ops import StreamWait as StreamWait
 from wrapper_ir.ops import SymbolDef as SymbolDef
 from wrapper_ir.ops import View as View
 from wrapper_ir.parser import parse_program as parse_program

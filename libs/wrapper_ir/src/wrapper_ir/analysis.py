@@ -86,7 +86,7 @@ def uses(op: ir.Op) -> tuple[str, ...]:
     match op:
         case ir.SymbolDef():
             return (op.tensor,)
-        case ir.Free():
+        case ir.Free() | ir.CommFree():
             return (op.name,)
         case ir.Reuse() | ir.View() | ir.Describe():
             return (op.src,)
@@ -137,7 +137,7 @@ def written(
 def definitions(op: ir.Op) -> tuple[tuple[str, TensorType], ...]:
     """Tensors that an op names (no descriptors), not those inside blocks."""
     match op:
-        case ir.Constant() | ir.Allocate() | ir.Reuse() | ir.View():
+        case ir.Constant() | ir.Allocate() | ir.CommAllocate() | ir.Reuse() | ir.View():
             return ((op.out, op.type),)
         case ir.ExternCall():
             return tuple(out for out in op.outs if out is not None)

@@ -9,6 +9,7 @@ be read after `wait_tensor`, and until then nothing may be written to what they 
 So do copies from a host that are begun ahead."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 
 from wrapper_ir import ops as ir
 from wrapper_ir.analysis import arg_refs, definitions, uses
@@ -16,6 +17,16 @@ from wrapper_ir.analysis import arg_refs, definitions, uses
 FAMILY = "_c10d_functional."
 FETCH = "aten_lowering.fetch.default"
 WAITS = frozenset({FAMILY + "wait_tensor.default", "aten_lowering.fetched.default"})
+SHARED = "aten_lowering.shared_memory.default"
+
+
+@cache
+def as_plain(op: ir.CommAllocate) -> ir.Allocate | ir.ExternCall:
+    """What gives the memory: the operator that asks torch for it. The same object each time."""
+    if op.type.device.kind == "cpu":
+        return ir.Allocate(op.out, op.type, op.comment)
+    args = (op.type.size, op.type.dtype, op.type.device, op.group)
+    return ir.ExternCall(SHARED, args, (), ((op.out, op.type),), comment=op.comment)
 
 
 def is_start(op: ir.Op) -> bool:

@@ -123,6 +123,10 @@ class MisplacedOp(VerifyError):
     """Kernel, symbol and constant stand at the top level."""
 
 
+class UnorderedStreams(VerifyError):
+    """What one stream uses, another has done with, and waits order the two."""
+
+
 class InputMismatch(WrapperIRError):
     """An argument of a call differs from the declared parameter `name`."""
 

@@ -22,6 +22,7 @@ from tensor_ir import (
 )
 from wrapper_ir import ops as ir
 from wrapper_ir.analysis import evaluate_type, extent, sizes_of_params, subgraph_of
+from wrapper_ir.collectives import as_plain
 from wrapper_ir.control import Steps, run_control
 from wrapper_ir.errors import (
     AssertionFailed,
@@ -203,8 +204,8 @@ def _step(machine: _Machine, op: ir.Op) -> None:
     match op:
         case ir.SymbolDef(of="item"):
             env[op.symbol] = int(_tensor(machine, op.tensor))
-        case ir.Comment() | ir.SymbolDef() | ir.Return():
-            pass  # sizes of parameters are bound before the first op
+        case ir.Comment() | ir.SymbolDef() | ir.StreamSwitch() | ir.StreamWait() | ir.Return():
+            pass  # sizes of parameters are bound before the first op; one op follows the other
         case ir.DefineKernel():
             machine.kernels[op.name] = op
         case ir.DefineSubgraph():
@@ -228,7 +229,9 @@ def _step(machine: _Machine, op: ir.Op) -> None:
             size, stride, _ = evaluate_type(op.type, env)
             value = runtime.empty_strided(size, stride, op.type.dtype, op.type.device)
             _own(machine, op.out, op.type, value)
-        case ir.Free():
+        case ir.CommAllocate():
+            _step(machine, as_plain(op))
+        case ir.Free() | ir.CommFree():
             _kill(machine, op.name)
         case ir.Reuse():
             storage = _storage(machine, op.src)

@@ -38,7 +38,15 @@ program) an integer. Every op prints as one line, `If` as a block:
         launch k2 grid (s0, 1, 1) (q)
       else:
         launch k3 grid (s0, 1, 1) (q)
+      stream 1 cuda:0
+      wait 0 cuda:0
+      launch k4 grid (s0, 1, 1) (b1)
+      stream 0 cuda:0
+      launch k5 grid (s0, 1, 1) (b0)
+      wait 1 cuda:0
       free b1
+      p = comm_alloc bf16[64] cuda:0 group "0"
+      comm_free p
       b4 = reuse b0 bf16[s0*32, 768] cuda:0
       copy b4 -> ids
       return (b4,)
@@ -52,7 +60,7 @@ from typing import TypeAlias
 
 import sympy
 
-from tensor_ir import Arg, Symbol, TensorType
+from tensor_ir import Arg, Device, Symbol, TensorType
 
 
 @dataclass(frozen=True)
@@ -194,6 +202,47 @@ class Free:
 
 
 @dataclass(frozen=True)
+class CommAllocate:
+    """`p = comm_alloc T group "0"`: contiguous memory that the other ranks of a group read and
+    write. All of one group begins at the same place: what an operator leaves there lasts until
+    another is given memory of the group. On the CPU it is memory like any other."""
+
+    out: str
+    type: TensorType
+    group: str
+    comment: str = ""
+
+
+@dataclass(frozen=True)
+class CommFree:
+    """Ends the life of what `comm_alloc` gave."""
+
+    name: str
+    comment: str = ""
+
+
+@dataclass(frozen=True)
+class StreamSwitch:
+    """`stream 1 cuda:0`: what follows runs on another stream of the device, beside what other
+    streams were given; 0 is that of the call, on which a program begins and ends. One after the
+    other, in order of the program, is always right. Nothing on the CPU."""
+
+    stream: int
+    device: Device
+    comment: str = ""
+
+
+@dataclass(frozen=True)
+class StreamWait:
+    """`wait 1 cuda:0`: what follows on this stream begins when a stream has done all that it was
+    given before."""
+
+    stream: int
+    device: Device
+    comment: str = ""
+
+
+@dataclass(frozen=True)
 class Reuse:
     """`out = reuse src type`: takes over the storage of `src` (dead from here on, with its
     views) under a new layout that fits in it, of any element type, same device. What it held is
@@ -322,6 +371,10 @@ LineOp: TypeAlias = (
     | Constant
     | Allocate
     | Free
+    | CommAllocate
+    | CommFree
+    | StreamSwitch
+    | StreamWait
     | Reuse
     | View
     | Describe

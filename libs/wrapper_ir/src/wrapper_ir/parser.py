@@ -135,6 +135,12 @@ class _Parser:
                 return ir.Assert(condition, line.string(), self._remark(line))
             case "free":
                 return ir.Free(line.name(), self._remark(line))
+            case "comm_free":
+                return ir.CommFree(line.name(), self._remark(line))
+            case "stream":
+                return ir.StreamSwitch(line.integer(), line.device(), self._remark(line))
+            case "wait":
+                return ir.StreamWait(line.integer(), line.device(), self._remark(line))
             case "launch":
                 return self._launch(line)
             case "extern":
@@ -182,13 +188,17 @@ class _Parser:
                 return ir.Constant(out, type, line.string(), self._remark(line))
             case "alloc":
                 return ir.Allocate(out, line.type(), self._remark(line))
+            case "comm_alloc":
+                type = line.type()
+                line.expect("group")
+                return ir.CommAllocate(out, type, line.string(), self._remark(line))
             case "reuse":
                 return ir.Reuse(out, line.name(), line.type(), self._remark(line))
             case "view":
                 return ir.View(out, line.name(), line.type(), self._remark(line))
             case "describe":
                 return self._describe(line, out)
-        line.fail("alloc, reuse, view, describe, constant or extern", start)
+        line.fail("alloc, comm_alloc, reuse, view, describe, constant or extern", start)
 
     def _describe(self, line: Scanner, out: str) -> ir.Describe:
         src = line.name()

@@ -40,6 +40,7 @@ from wrapper_ir.verify_state import (
     check_idle,
     check_layout,
     check_name,
+    check_order,
     check_use,
     define,
     end,
@@ -102,7 +103,7 @@ def _check_head(state: State) -> None:
                     f"nothing binds {', '.join(sorted(unbound))} of parameter {param.name}"
                 )
             check_layout(state, param.name, param.type, At())
-            new_storage(state, param.name, param.type, owned=False, block="")
+            new_storage(state, param.name, param.type, owned=False, block="", at=At())
 
 
 def _check_block(state: State, ops: Sequence[ir.Op], prefix: str, top: bool = False) -> None:
@@ -110,7 +111,7 @@ def _check_block(state: State, ops: Sequence[ir.Op], prefix: str, top: bool = Fa
         at = At(op, f"{prefix}{i}")
         if isinstance(op, ir.Return) and not (top and i == len(ops) - 1):
             raise at.error(errors.MisplacedReturn, "return is not the last op")
-        if isinstance(op, _TOP) and not top:
+        if isinstance(op, _TOP | ir.StreamSwitch | ir.StreamWait) and not top:
             raise at.error(errors.MisplacedOp, "defined inside a block")
         try:
             _check_op(state, op, at, prefix)
@@ -141,14 +142,29 @@ def _check_op(state: State, op: ir.Op, at: At, prefix: str) -> None:
             _check_symbol_def(state, op, at)
         case ir.Constant():
             define(state, op.out, op.type, at)
-            new_storage(state, op.out, op.type, owned=False, block=prefix)
+            new_storage(state, op.out, op.type, owned=False, block=prefix, at=at)
         case ir.Allocate():
             define(state, op.out, op.type, at)
             if op.type.offset != 0:
                 raise at.error(errors.InvalidLayout, f"alloc has offset {op.type.offset}")
-            new_storage(state, op.out, op.type, owned=True, block=prefix, written=False)
-        case ir.Free():
+            new_storage(state, op.out, op.type, owned=True, block=prefix, at=at, written=False)
+        case ir.CommAllocate():
+            define(state, op.out, op.type, at)
+            if not op.type.is_contiguous or op.type.offset != 0 or not op.group:
+                raise at.error(errors.InvalidLayout, "memory of a group is contiguous")
+            new_storage(state, op.out, op.type, owned=True, block=prefix, at=at)
+            state.shared.add(op.out)
+        case ir.Free() | ir.CommFree():
+            if (op.name in state.shared) != isinstance(op, ir.CommFree):
+                raise at.error(errors.NotOwned, f"{op.name} was given by the other of two alloc")
             end(state, op.name, at, prefix)
+            check_order(state.order.free(op.name), at)
+        case ir.StreamSwitch():
+            state.order.switch(op)
+        case ir.StreamWait():
+            check_order(state.order.wait(op), at)
+        case ir.Return():
+            check_order(state.order.end(), at)
         case ir.Reuse():
             _check_reuse(state, op, at, prefix)
         case ir.View():
@@ -179,6 +195,9 @@ def _check_written(state: State, op: ir.Op, at: At) -> None:
     for name in changed:
         check_idle(state, state.storage[name], at)
         state.storage[name].written.update(state.active)
+    if read or changed:
+        used, made = ([state.storage[name].owner for name in names] for names in (read, changed))
+        check_order(state.order.access(used, made), at)
     state.pending.run(op)
 
 
@@ -187,6 +206,7 @@ def _check_reuse(state: State, op: ir.Reuse, at: At, prefix: str) -> None:
     if op.type.offset != 0:
         raise at.error(errors.InvalidLayout, f"reuse has offset {op.type.offset}")
     storage = end(state, op.src, at, prefix)
+    check_order(state.order.reuse(op.src, op.out), at)
     check_fits(state, op.out, op.type, storage, at)
     # The storage keeps its size: a later reuse may grow back into all of it.
     state.storage[op.out] = Storage(op.out, True, prefix, storage.type, storage.bytes, set())
@@ -414,7 +434,7 @@ def _check_extern(state: State, op: ir.ExternCall, at: At, prefix: str) -> None:
             check_alias(state, name, type, op.alias, at)
         else:
             define(state, name, type, at)
-            new_storage(state, name, type, owned=True, block=prefix)
+            new_storage(state, name, type, owned=True, block=prefix, at=at)
 
 
 def _has_results(state: State, op: ir.ExternCall, sample: int) -> bool:

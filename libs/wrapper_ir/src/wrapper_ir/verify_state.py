@@ -11,6 +11,7 @@ from wrapper_ir import ops as ir
 from wrapper_ir.analysis import Env, evaluate_type, layout_bytes
 from wrapper_ir.collectives import Pending
 from wrapper_ir.printer import print_op
+from wrapper_ir.streams import Order
 
 RESERVED = frozenset(keyword.kwlist) | {"_", "inf", "nan", "pass"}
 
@@ -61,6 +62,9 @@ class State:
     layouts: dict[TensorType, dict[int, int]] = field(default_factory=dict)
     holds: dict[sympy.Basic, dict[int, bool]] = field(default_factory=dict)
 
+    shared: set[str] = field(default_factory=set)
+    order: Order = field(default_factory=Order)
+
     def __post_init__(self) -> None:
         self.pending = Pending(lambda name: self.storage[name].owner)
 
@@ -69,6 +73,12 @@ def check_idle(state: State, storage: Storage, at: At) -> None:
     """Raises `BusyStorage` where a communication that is under way was given the storage."""
     if state.pending.uses(storage.owner):
         raise at.error(errors.BusyStorage, f"{storage.owner} is in use until a wait_tensor")
+
+
+def check_order(wrong: str, at: At) -> None:
+    """Raises `UnorderedStreams` with what is wrong, if anything."""
+    if wrong:
+        raise at.error(errors.UnorderedStreams, wrong)
 
 
 def check_name(name: str, at: At) -> None:
@@ -119,10 +129,18 @@ def where_text(env: Env) -> str:
 
 
 def new_storage(
-    state: State, name: str, type: TensorType, owned: bool, block: str, written: bool = True
+    state: State,
+    name: str,
+    type: TensorType,
+    owned: bool,
+    block: str,
+    at: At,
+    written: bool = True,
 ) -> None:
     """Notes the storage that a tensor begins."""
     samples = set(state.active) if written else set()
+    if owned:
+        check_order(state.order.make(name), at)
     state.storage[name] = Storage(name, owned, block, type, state.layouts[type], samples)
 
 

@@ -1,6 +1,6 @@
 """Small sums over ranks in one kernel, through memory that the GPUs of a host share.
 
-    r = all_reduce(x, "sum", group)     ->     s = shared_part(x, group)
+    r = all_reduce(x, "sum", group)     ->     s = shared_memory(sizes, dtype, device, group)
     w = wait_tensor(r)                         w = sum_at_once(s, x, group)
 
 Each rank writes its part where all can read it, and adds up the others': one launch, of which an
@@ -8,6 +8,8 @@ all-reduce through a ring of messages takes several times as long. Sums of one s
 one part: the views that make it cost the host more than the sum. Only for groups for which torch's
 symmetric memory is enabled (`enable_symm_mem_for_group`), as it is, or is not, on every rank."""
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -23,12 +25,14 @@ _DTYPES = (torch.bfloat16, torch.float32)
 _SHARE = 16  # bytes that a thread moves at once
 
 
-def shared_part(like: Tensor, group: str) -> Tensor:
+def shared_memory(
+    size: Sequence[int], dtype: torch.dtype, device: torch.device, group: str
+) -> Tensor:
     """A tensor of this form in the memory that the ranks of a group share, which is one."""
-    memory = symmetric_memory()
-    memory.get_symm_mem_workspace(group, MOST)
+    memory, count = symmetric_memory(), math.prod(size)
+    memory.get_symm_mem_workspace(group, max(MOST, count * dtype.itemsize))
     workspace: Tensor = memory._group_name_to_workspace_tensor[group]
-    return workspace.view(like.dtype)[: like.numel()].view(like.shape)
+    return workspace.view(dtype)[:count].view(size)
 
 
 def sum_at_once(shared: Tensor, x: Tensor, group: str) -> Tensor:
@@ -38,20 +42,26 @@ def sum_at_once(shared: Tensor, x: Tensor, group: str) -> Tensor:
     return out
 
 
-for made, taken in ((shared_part, "Tensor like"), (sum_at_once, "Tensor shared, Tensor x")):
+for made, taken in (
+    (shared_memory, "SymInt[] size, ScalarType dtype, Device device"),
+    (sum_at_once, "Tensor shared, Tensor x"),
+):
     LIBRARY.define(f"{made.__name__}({taken}, str group) -> Tensor")
     LIBRARY.impl(made.__name__, made, "CompositeExplicitAutograd")
-    torch.library.register_fake(
-        f"aten_lowering::{made.__name__}",
-        lambda x, *_: torch.empty_like(x, memory_format=torch.contiguous_format),
-        lib=LIBRARY,
-    )
+torch.library.register_fake(
+    "aten_lowering::shared_memory",
+    lambda size, dtype, device, _: torch.empty(size, dtype=dtype, device=device),
+    lib=LIBRARY,
+)
+torch.library.register_fake(
+    "aten_lowering::sum_at_once", lambda shared, *_: torch.empty_like(shared), lib=LIBRARY
+)
 
 
 def sums_at_once(graph: fx.Graph) -> None:
     """Changes the graph where it sums few numbers over the ranks of such a group."""
     family, own = torch.ops._c10d_functional, torch.ops.aten_lowering
-    parts: dict[Any, fx.Node] = {}
+    parts: dict[str, fx.Node] = {}
     for node in graph.find_nodes(op="call_function", target=family.all_reduce.default):
         x, kind, group = node.args
         (wait,) = node.users if len(node.users) == 1 else (None,)
@@ -59,9 +69,10 @@ def sums_at_once(graph: fx.Graph) -> None:
             continue
         if kind == "sum" and _is_small(x.meta["val"]) and _shares(group):
             with graph.inserting_before(node), x.meta["val"].fake_mode:
-                key = x.meta["val"].shape, x.meta["val"].dtype, group
-                part = parts.get(key) or call(graph, own.shared_part.default, x, group)
-                parts[key] = part
+                like = x.meta["val"]
+                key = list(like.shape), like.dtype, like.device, group
+                part = parts.get(str(key)) or call(graph, own.shared_memory.default, *key)
+                parts[str(key)] = part
                 made = call(graph, own.sum_at_once.default, part, x, group)
             wait.replace_all_uses_with(made)
             graph.erase_node(wait)

@@ -6,17 +6,33 @@ from typing import ClassVar
 
 from wrapper_ir.analysis import alias_source, definitions, param_roots, storages, uses
 from wrapper_ir.collectives import taken_until
-from wrapper_ir.ops import Allocate, ExternCall, Free, If, Op, Program, Return, Reuse
+from wrapper_ir.ops import (
+    Allocate,
+    CommAllocate,
+    CommFree,
+    ExternCall,
+    Free,
+    If,
+    Op,
+    Program,
+    Return,
+    Reuse,
+    StreamSwitch,
+    StreamWait,
+)
+
+_MADE = Allocate | CommAllocate | Reuse | ExternCall
 
 
 @dataclass(frozen=True)
 class InsertFrees:
     """`last use of b0 or of a view of it` -> the same, then `free b0`.
 
-    What a communication was given is in use until the wait for its result. Only for storages that
-    the program made (alloc, reuse, results of extern calls that alias nothing), never for those it
-    returns, and not where they are freed or reused already. A storage that is made in a block of
-    `if` is freed in that block; one that is last used inside a block is freed after the `if`."""
+    What a communication was given is in use until the wait for its result, what another stream than
+    that of the call uses until this has waited for it. Only for storages that the program made
+    (alloc, comm_alloc, reuse, results of calls that alias nothing), never for those it returns, and
+    not where they are freed or reused already. A storage that is made in a block of `if` is freed
+    in that block; one that is last used inside a block is freed after the `if`."""
 
     name: ClassVar[str] = "insert_frees"
 
@@ -28,14 +44,17 @@ class InsertFrees:
 
 def _insert(ops: Sequence[Op], roots: Mapping[str, str]) -> tuple[Op, ...]:
     last: dict[str, int] = {}
+    shared: set[str] = set()
     taken = taken_until(ops, roots)
+    joined = _joined(ops)
     for i, op in enumerate(ops):
-        if isinstance(op, Allocate | Reuse | ExternCall) and alias_source(op) is None:
-            last.update({name: i for name, _ in definitions(op)})
+        if isinstance(op, _MADE) and alias_source(op) is None:
+            last.update({name: joined.get(i, i) for name, _ in definitions(op)})
+            shared |= {op.out} if isinstance(op, CommAllocate) else set()
         for name in (*uses(op), *taken.get(i, ())):
             if roots[name] in last:
-                last[roots[name]] = i
-        if isinstance(op, Free | Return):
+                last[roots[name]] = max(last[roots[name]], joined.get(i, i))
+        if isinstance(op, Free | CommFree | Return):
             for name in uses(op):
                 last.pop(roots[name], None)
         if isinstance(op, Reuse):
@@ -48,5 +67,20 @@ def _insert(ops: Sequence[Op], roots: Mapping[str, str]) -> tuple[Op, ...]:
         if isinstance(op, If):
             op = replace(op, then=_insert(op.then, roots), orelse=_insert(op.orelse, roots))
         out.append(op)
-        out += [Free(name) for name in dying.get(i, ())]
+        out += [CommFree(n) if n in shared else Free(n) for n in dying.get(i, ())]
     return tuple(out)
+
+
+def _joined(ops: Sequence[Op]) -> dict[int, int]:
+    """By position of what runs on another stream than that of the call: of the wait for it."""
+    stream, running = 0, dict[int, list[int]]()
+    found: dict[int, int] = {}
+    for i, op in enumerate(ops):
+        if isinstance(op, StreamSwitch):
+            stream = op.stream
+        elif isinstance(op, StreamWait):
+            if stream == 0:
+                found |= dict.fromkeys(running.pop(op.stream, ()), i)
+        elif stream != 0:
+            running.setdefault(stream, []).append(i)
+    return found

@@ -1,6 +1,10 @@
 // Launches of compiled kernels through the CUDA driver.
 #pragma once
 
+#include <deque>
+#include <map>
+#include <mutex>
+
 #include "cpp_emit/descriptor.h"
 
 namespace cpp_emit {
@@ -42,12 +46,71 @@ class CudaScope {
   }
   CudaScope(const CudaScope&) = delete;
   CudaScope& operator=(const CudaScope&) = delete;
-  ~CudaScope() { aoti_torch_delete_device_guard(guard_); }
+  ~CudaScope() {
+    leave();
+    aoti_torch_delete_device_guard(guard_);
+  }
+
+  // What follows runs on a stream beside the one of the call, which is 0.
+  void to(size_t number) {
+    Side& side = beside(number);
+    leave();
+    if (number != 0) {
+      static auto create = torch_cuda<AOTITorchError (*)(void*, int32_t, void**)>(
+          "aoti_torch_create_cuda_stream_guard");
+      ok(create(side.stream, index, &switched_), "aoti_torch_create_cuda_stream_guard");
+    }
+    stream = side.stream;
+  }
+  // What follows on this stream begins when another has done what it was given.
+  void wait(size_t number) {
+    Side& side = beside(number);
+    StreamCalls& calls = stream_calls();
+    driver().check(calls.record(side.event, side.stream), "cuEventRecord", "stream");
+    driver().check(calls.wait(stream, side.event, 0), "cuStreamWaitEvent", "stream");
+  }
 
   int32_t index = 0;
   CUstream stream = nullptr;
 
  private:
+  struct Side {
+    CUstream stream;
+    CUevent event;
+  };
+  // Streams are those of one stream of calls: memory of one of them is used again after what that
+  // was given before.
+  Side& beside(size_t number) {
+    static std::mutex mutex;
+    static std::map<std::pair<int32_t, CUstream>, std::deque<Side>> all;
+    if (own_ == nullptr) {
+      std::lock_guard<std::mutex> lock(mutex);
+      own_ = &all[{index, stream}];
+      if (own_->empty()) add(stream);
+    }
+    std::lock_guard<std::mutex> lock(mutex);
+    while (own_->size() <= number) {
+      CUstream made = nullptr;
+      driver().check(stream_calls().create(&made, 1), "cuStreamCreate", "stream");
+      add(made);
+    }
+    return (*own_)[number];
+  }
+  void add(CUstream made) {
+    CUevent event = nullptr;
+    driver().check(stream_calls().create_event(&event, 2), "cuEventCreate", "stream");
+    own_->push_back({made, event});
+  }
+  void leave() {
+    if (switched_ == nullptr) return;
+    static auto end =
+        torch_cuda<AOTITorchError (*)(void*)>("aoti_torch_delete_cuda_stream_guard");
+    end(switched_);
+    switched_ = nullptr;
+  }
+
+  std::deque<Side>* own_ = nullptr;
+  void* switched_ = nullptr;
   DeviceGuardHandle guard_ = nullptr;
 };
 

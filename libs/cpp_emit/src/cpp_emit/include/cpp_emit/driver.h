@@ -13,6 +13,7 @@ using CUcontext = void*;
 using CUmodule = void*;
 using CUfunction = void*;
 using CUstream = void*;
+using CUevent = void*;
 
 struct LaunchAttribute {
   uint32_t id, pad, value[16];
@@ -79,6 +80,20 @@ inline Driver& driver() {
 inline auto launch_ex() {
   static const auto found =
       driver().get<CUresult (*)(const LaunchConfig*, CUfunction, void**, void**)>("cuLaunchKernelEx");
+  return found;
+}
+struct StreamCalls {
+  CUresult (*create)(CUstream*, unsigned) =
+      driver().get<CUresult (*)(CUstream*, unsigned)>("cuStreamCreate");
+  CUresult (*create_event)(CUevent*, unsigned) =
+      driver().get<CUresult (*)(CUevent*, unsigned)>("cuEventCreate");
+  CUresult (*record)(CUevent, CUstream) =
+      driver().get<CUresult (*)(CUevent, CUstream)>("cuEventRecord");
+  CUresult (*wait)(CUstream, CUevent, unsigned) =
+      driver().get<CUresult (*)(CUstream, CUevent, unsigned)>("cuStreamWaitEvent");
+};
+inline StreamCalls& stream_calls() {
+  static StreamCalls found;
   return found;
 }
 inline auto encode_tiled() {
