@@ -123,16 +123,23 @@ def test_gradients_of_what_a_function_captured_are_eagers(monkeypatch: pytest.Mo
 
 
 def test_dynamic_lengths_and_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    def f(q: Tensor, k: Tensor, slopes: Tensor, mask: Any) -> Any:
+    """Sizes of what functions captured, and of what is computed of them, come with it."""
+
+    def f(q: Tensor, k: Tensor, slopes: Tensor, table: Tensor, near: int, mask: Any) -> Any:
+        half = table.shape[1] // 2
+
         def sloped(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
-            return s + slopes[h] * (j - i)
+            far = table[h, (i - j).abs().clamp(max=half)]
+            return s + slopes[h] * (j - i) + torch.where(i - j < near, 0.0, far)
 
         return flex_attention(q, k, q, sloped, block_mask=mask)
 
     compiled = torch.compile(f, backend="compile_cli", options=TEMPLATE, dynamic=True)
     for length in (50, 70):
         q, k = (torch.randn(2, 2, length, 16) for _ in range(2))
-        given = q, k, torch.rand(2), blocks(lambda b, h, i, j: i >= j, length)
+        document = torch.arange(length) // 25
+        mask = blocks(lambda b, h, i, j, d=document: (i >= j) & (d[i] == d[j]), length)
+        given = q, k, torch.rand(2), torch.randn(2, length - 30), length // 3, mask
         want = f(*given)
         with monkeypatch.context() as patch:
             patch.setattr(Opaque, "__call__", not_ours)
@@ -159,7 +166,7 @@ def test_a_mask_whose_last_block_goes_past_the_end(
 
 
 def test_a_size_that_a_function_of_scores_takes() -> None:
-    """Which no kernel does yet."""
+    """Which no kernel divides by yet."""
 
     def f(q: Tensor) -> Any:
         return flex_attention(q, q, q, lambda s, b, h, i, j: s + (i + j) / q.shape[2])

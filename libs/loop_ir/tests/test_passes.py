@@ -365,6 +365,16 @@ def test_arithmetic_of_places_in_range_is_no_indirection(shift: int, op: str, di
         assert lines(made)[0] == f"v = load x[(i0 {'+-'[shift < 0]} 3)%4*8 + i1] : f32"
 
 
+def test_a_distance_that_is_cut_off_is_no_indirection():
+    k = kernel(
+        XY, "a = index i0 - i1 : i32", "b = abs(a) : i32", "n = const 3 : i32",
+        "c = minimum(b, n) : i32", "t0 = indirect c < 4", "v = load x[t0*8] : f32",
+        "store y[i0*8 + i1] = v",
+    )  # fmt: skip
+    made = lines(simplify_indices.simplify(k))
+    assert made[0] == "v = load x[Min(3, Max(0, i0 - i1, i1 - i0))*8] : f32"
+
+
 def test_merge_axes():
     k = kernel(XY, "a = load x[i0*8 + i1] : f32", "store y[i0*8 + i1] = a")
     merged = merge_axes.merge(k)

@@ -160,11 +160,11 @@ def compile_loop(
             host, run, parts = build(program, check_inputs=check_inputs)
             found = None
             if made.beside is not None:
-                other = build(made.beside, check_inputs=check_inputs)
+                beside = build(made.beside, check_inputs=check_inputs)
                 if options.streams == "auto":
-                    found = overlap(program, made.beside, lambda: (run, other[1]), options)
+                    found = overlap(program, made.beside, lambda: (run, beside[1]), options)
                 if found is None or found.pays:
-                    program, host, run, parts = made.beside, *other
+                    program, host, run, parts = made.beside, *beside
                     record.after("wrapper", OverlapBranches.name, program)
         except LoopsNotBuilt as error:
             warnings.warn(f"kernels on the CPU are interpreted: {error}", stacklevel=2)

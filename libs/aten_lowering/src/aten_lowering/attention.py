@@ -111,9 +111,7 @@ def attention(
             refs[names[node.args[1]]] = result.ref
     functions: Any = call.args[3] if at == 4 else call.args[7]
     score, mask = (attribute(part.module, n) for n in (functions, block_mask[-1]))
-    fakes, kept, masked = (
-        [n.meta["val"] for n in nodes] for nodes in (call.args[:3], captured, masking)
-    )
+    fakes, kept, masked = ([*map(_value, nodes)] for nodes in (call.args[:3], captured, masking))
     trace = _Trace(fakes, kept, masked, lower)
     mask = None if _takes_all(mask) else mask
     full = trace.kernel(score, None)
@@ -131,15 +129,14 @@ def attention(
         full,
         partial_gradient,
         full_gradient,
-        {f"captured{i}": known[n].ref for i, n in enumerate(taken)},
+        {f"captured{i}": known[n].ref for i, n in enumerate(taken) if _is_tensor(n)},
         block_mask[10:12],
     )
 
 
 def _check(call: Any, scale: object, taken: Sequence[Any]) -> None:
     fakes = [n.meta["val"] for n in call.args[:3]]
-    kept = [n.meta["val"] if isinstance(n, fx.Node) else n for n in taken]
-    require(all(isinstance(x, Tensor) for x in kept), "a captured number")
+    kept = [_value(n) for n in taken if _is_tensor(n)]
     require(all(x.dtype in _DTYPES for x in fakes), f"elements of {fakes[0].dtype}")
     require(len({x.dtype for x in fakes}) == 1, "tensors of several element types")
     require(isinstance(scale, float), f"a scale of {scale}")
@@ -149,6 +146,15 @@ def _check(call: Any, scale: object, taken: Sequence[Any]) -> None:
         require(call.args[5] is not None, "gradients of the logsumexp alone")
         one = fakes[0].shape[0] != fakes[1].shape[0]
         require(not one, "gradients of keys that batches share")
+
+
+def _value(node: Any) -> Any:
+    return node.meta["val"] if isinstance(node, fx.Node) else node
+
+
+def _is_tensor(node: Any) -> bool:
+    """Whether what functions captured is no size."""
+    return isinstance(_value(node), Tensor)
 
 
 def _takes_all(mask: Any) -> bool:
@@ -176,12 +182,12 @@ def _broadcast(ref: TensorRef) -> TensorRef:
 
 @dataclass(frozen=True)
 class _Trace:
-    """The functions of one call: fake tensors of query, key and value, and of what score_mod and
-    mask_mod captured."""
+    """The functions of one call: fake tensors of query, key and value, and fake tensors and sizes
+    that score_mod and mask_mod captured."""
 
     fakes: Sequence[Tensor]
-    captured: Sequence[Tensor]
-    masking: Sequence[Tensor]
+    captured: Sequence[Any]
+    masking: Sequence[Any]
     lower: Lower
 
     def kernel(self, function: Any, mask_mod: Any, gradient: bool = False) -> Kernel | None:
@@ -231,7 +237,10 @@ class _Trace:
                 stride.append(stride[-1] * (n + 1))
             device = self.fakes[0].device
             scores = [torch.empty_strided(size, stride[::-1], device=device) for _ in tiles]
-            graph: fx.GraphModule = make_fx(functions, decompositions())(*scores, *buffers)
+            try:
+                graph: fx.GraphModule = make_fx(functions, decompositions())(*scores, *buffers)
+            except AssertionError as error:  # torch's, of integers that it divides by sizes
+                raise CannotLower(f"a captured size: {error}") from error
             _move(graph.graph, device)
         names = [*tiles, *(f"captured{i}" for i in range(len(buffers)))]
         for node, name in zip(graph.graph.find_nodes(op="placeholder"), names, strict=True):

@@ -99,7 +99,8 @@ def _why_not(one: Program, two: Program) -> str:
         if isinstance(op, ExternCall):
             if not op.target.startswith("aten."):
                 return f"{op.target} may do more than give a result"
-            if torch.Tag.nondeterministic_seeded in operator_of(op.target, {}).tags:
+            called: Any = operator_of(op.target, {})
+            if torch.Tag.nondeterministic_seeded in called.tags:
                 return f"{op.target} draws random numbers"
     if not any(isinstance(op, StreamSwitch) for op in two.ops):
         return "none that are worth it"

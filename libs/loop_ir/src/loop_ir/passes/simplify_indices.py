@@ -19,7 +19,7 @@ from loop_ir.ir.rewrite import (
     simplify_with,
 )
 from loop_ir.passes.dead_code import drop_dead_statements
-from symexpr import Mod
+from symexpr import Max, Min, Mod
 from tensor_ir import DType
 
 _SIGNED = (DType.i8, DType.i16, DType.i32, DType.i64)
@@ -29,6 +29,9 @@ _ARITHMETIC: dict[str, Callable[..., sympy.Expr]] = {
     "sub": lambda a, b: a - b,
     "mul": sympy.Mul,
     "neg": lambda a: -a,
+    "abs": lambda a: Max(a, -a, 0),  # so that its bounds are known
+    "minimum": Min,
+    "maximum": Max,
     "mod": Mod,
     "fmod": Mod,
 }
@@ -40,7 +43,8 @@ class SimplifyIndices:
     proves from the ranges of axes, sizes and indirect symbols.
 
     `v = index e; t = indirect v < n; x[t]  ->  x[e]`, when 0 <= e < n everywhere; `e` may be
-    reached through integer arithmetic (`v = index i; w = fmod(add(v, 3), 56)`: a rolled tensor)."""
+    reached through integer arithmetic (`v = index i; w = fmod(add(v, 3), 56)`: a rolled tensor;
+    `minimum(abs(sub(i, j)), 127)`: a distance that is cut off)."""
 
     name = "simplify_indices"
 
