@@ -17,14 +17,8 @@ from loop_ir import Extern, GraphArg, Origin, TorchEnum
 aten = torch.ops.aten
 
 # Operators whose results hold what the memory held.
-UNFILLED = (
-    "aten.empty.",
-    "aten.empty_strided.",
-    "aten.empty_permuted.",
-    "aten.empty_like.",
-    "aten.new_empty.",
-    "aten.new_empty_strided.",
-)
+_UNFILLED = "empty empty_strided empty_permuted empty_like new_empty new_empty_strided"
+UNFILLED = tuple(f"aten.{name}." for name in _UNFILLED.split())
 
 # Extern calls that are the plan, not a gap: what the vendor's libraries do best. (`matmul` is not
 # here: eager itself turns it into views and mm or bmm.)

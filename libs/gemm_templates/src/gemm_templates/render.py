@@ -147,7 +147,7 @@ def render(problem: Problem, config: Config, name: str, call: Call) -> KernelSou
     imports = [f"from gemm_templates.families.{call.family}.kernel import {call.function}"]
     imports += [
         f"from gemm_templates.parts.operands import {kind}"
-        for kind in _OPERANDS
+        for kind in _OPERANDS.split()
         if f"{kind}(" in body
     ]
     if call.roles:
@@ -179,17 +179,7 @@ def render(problem: Problem, config: Config, name: str, call: Call) -> KernelSou
     )
 
 
-_OPERANDS = (
-    "Beginning",
-    "Ending",
-    "Groups",
-    "Matrix",
-    "Pipeline",
-    "Scratch",
-    "Share",
-    "Sizes",
-    "Tile",
-)
+_OPERANDS = "Beginning Ending Groups Matrix Pipeline Scratch Share Sizes Tile"
 
 
 def _matrix(name: str, problem: Problem, call: Call, values: dict[str, str], whole: bool) -> str:

@@ -12,14 +12,8 @@ if TYPE_CHECKING:
 #: kind -> (Triton's name in a signature, torch's name of the dtype)
 KINDS: dict[str, tuple[str, str]] = {
     "bool": ("i1", "bool"),
-    "u8": ("u8", "uint8"),
-    "u16": ("u16", "uint16"),
-    "u32": ("u32", "uint32"),
-    "u64": ("u64", "uint64"),
-    "i8": ("i8", "int8"),
-    "i16": ("i16", "int16"),
-    "i32": ("i32", "int32"),
-    "i64": ("i64", "int64"),
+    **{f"u{bits}": (f"u{bits}", f"uint{bits}") for bits in (8, 16, 32, 64)},
+    **{f"i{bits}": (f"i{bits}", f"int{bits}") for bits in (8, 16, 32, 64)},
     "f16": ("fp16", "float16"),
     "bf16": ("bf16", "bfloat16"),
     "f32": ("fp32", "float32"),

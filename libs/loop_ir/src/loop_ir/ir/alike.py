@@ -142,7 +142,7 @@ def renamed_node(node: ir.Node, names: Mapping[str, str], name: str = "") -> ir.
                 | ir.UserKernel()
             ):
                 found: dict[str, Any] = {f.name: getattr(value, f.name) for f in fields(value)}
-                more = {n: part(found[n]) for n in _PARTS & found.keys()}
+                more = {n: part(found[n]) for n in _PARTS.split() & found.keys()}
                 more |= {n: called(found[n]) for n in ("out",) if n in found}
                 for n in {"outs", "mutates"} & found.keys():
                     more[n] = tuple(map(named, found[n]))
@@ -158,22 +158,9 @@ def renamed_node(node: ir.Node, names: Mapping[str, str], name: str = "") -> ir.
 
 
 # Fields of nodes that mention buffers, but for those that are names of buffers.
-_PARTS = [
-    "args",
-    "kwargs",
-    "operands",
-    "ref",
-    "prologue",
-    "bias",
-    "extern",
-    "epilogue",
-    "scales",
-    "groups",
-    "a",
-    "b",
-    "src",
-    "dst",
-]
+_PARTS = """
+args kwargs operands ref prologue bias extern epilogue scales groups a b src dst
+"""
 
 
 def _renamed(

@@ -11,11 +11,7 @@ from gemm_templates.tensor_maps import Moves, is_strided, is_writable, moves_of
 
 CAN = Abilities(HOPPER, descriptors="given")
 
-_SHAPES = (
-    (128, 256, 64, 8, 8, 4, 2, 1),
-    (128, 128, 64, 8, 4, 3, 2, 2),
-    (128, 128, 64, 8, 8, 3, 2, 2),
-)
+_SHAPES = dense.table("128 256 64 8 8 4 2 1, 128 128 64 8 4 3 2 2, 128 128 64 8 8 3 2 2")
 _DRAM = 0.82  # of the rate, where results are written; fitted on an H200
 
 

@@ -10,11 +10,8 @@ from gemm_templates.problem import Config, Problem
 
 CAN = Abilities(HOPPER, gate=True, descriptors="given")
 
-_SHAPES = (
-    (128, 128, 64, 8, 8, 4, 2, 1),
-    (128, 128, 64, 8, 8, 3, 0, 1),
-    (64, 128, 64, 8, 8, 4, 2, 1),
-    (64, 64, 64, 8, 4, 4, 0, 2),
+_SHAPES = dense.table(
+    "128 128 64 8 8 4 2 1, 128 128 64 8 8 3 0 1, 64 128 64 8 8 4 2 1, 64 64 64 8 4 4 0 2"
 )
 
 

@@ -14,11 +14,8 @@ from gemm_templates.render import Call, launched
 
 CAN = Abilities(HOPPER, HOPPER, jagged=True, descriptors="given", gluon=True)
 
-_SHAPES = (
-    (128, 128, 64, 4, 8, 6, 4, 1),
-    (64, 256, 64, 16, 8, 5, 4, 1),
-    (128, 256, 64, 8, 8, 4, 4, 1),
-    (64, 128, 64, 8, 8, 8, 0, 1),
+_SHAPES = dense.table(
+    "128 128 64 4 8 6 4 1, 64 256 64 16 8 5 4 1, 128 256 64 8 8 4 4 1, 64 128 64 8 8 8 0 1"
 )
 
 

@@ -13,11 +13,7 @@ from gemm_templates.tensor_maps import is_writable, moves_of
 
 CAN = Abilities(HOPPER, HOPPER, block_scale=True, fp8="all", descriptors="given", gluon=True)
 
-_SHAPES = (
-    (128, 128, 128, 8, 8, 6, 2, 1),
-    (128, 128, 128, 16, 8, 6, 2, 1),
-    (128, 64, 128, 8, 8, 8, 2, 1),
-)
+_SHAPES = dense.table("128 128 128 8 8 6 2 1, 128 128 128 16 8 6 2 1, 128 64 128 8 8 8 2 1")
 _WAITS = 1.1  # of `gluon`'s time: products that wait for sums
 
 
