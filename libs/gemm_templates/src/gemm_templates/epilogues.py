@@ -51,18 +51,8 @@ def silu(acc, rm, rn, mask, operands):
 
 
 @triton.jit
-def scaled(
-    acc,
-    rm,
-    rn,
-    mask,
-    operands,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    A: tl.constexpr,
-    B: tl.constexpr,
-    BIAS: tl.constexpr,
-):
+def scaled(acc, rm, rn, mask, operands, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+           A: tl.constexpr, B: tl.constexpr, BIAS: tl.constexpr):  # fmt: skip
     """`acc * a * b + bias`, where A and B are "none", "one" (a single factor) or "each" (one a row,
     one a column). operands: the pointers there are, in this order."""
     if A != "none":
@@ -86,16 +76,8 @@ def scaled(
 
 
 @triton.jit
-def group_bias(
-    acc,
-    rm,
-    rn,
-    mask,
-    operands,
-    COLUMNS: tl.constexpr,
-    STRIDE_GROUP: tl.constexpr,
-    STRIDE: tl.constexpr,
-):
+def group_bias(acc, rm, rn, mask, operands, COLUMNS: tl.constexpr, STRIDE_GROUP: tl.constexpr,
+               STRIDE: tl.constexpr):  # fmt: skip
     """operands: the number of the product, the pointer."""
     group, bias = operands
     row = tl.load(bias + group * STRIDE_GROUP + rn * STRIDE, mask=rn < COLUMNS, other=0.0)

@@ -31,32 +31,27 @@ def definition(
 
     The text imports the user's modules only where it cannot carry what it needs of them, or where
     two of them mean two things by a name: importing them may take each compile worker seconds."""
-    try:
-        return _definition(name, kernel, params, constants, options, alone=True)
-    except Unsaid:
-        return _definition(name, kernel, params, constants, options, alone=False)
-
-
-def _definition(
-    name: str,
-    kernel: KernelObject,
-    params: tuple[KernelParam, ...],
-    constants: dict[str, Any],
-    options: dict[str, Any],
-    alone: bool,
-) -> DefineKernel:
-    text = _text(kernel.function, alone)
-    while name != kernel.name and name in _top_level(text):
-        name += "_"
     bound = {k: v for k, v in constants.items() if isinstance(v, DType | Ref)}
     plain = {k: v for k, v in constants.items() if k not in bound}
     odd = [k for k, v in plain.items() if not isinstance(v, bool | int | float | str | None)]
     if odd:
         raise Unsaid(f"its constant {odd[0]} is a {type(plain[odd[0]]).__name__}")
-    if bound:
-        text = _bind(name, text, kernel, [p.name for p in params], list(plain), bound, alone)
+
+    def written(alone: bool) -> tuple[str, str]:
+        """The name that is free in its text, and that."""
+        text, free = _text(kernel.function, alone), name
+        while free != kernel.name and free in _top_level(text):
+            free += "_"
+        if bound:
+            text = _bind(free, text, kernel, [p.name for p in params], list(plain), bound, alone)
+        return free, text + alias(free)
+
+    try:
+        own, text = written(alone=True)
+    except Unsaid:
+        own, text = written(alone=False)
     options = {**options, "contract": True}  # as Triton does by itself
-    return DefineKernel(name, text + alias(name), params, tuple(plain.items()), **options)
+    return DefineKernel(own, text, params, tuple(plain.items()), **options)
 
 
 def _text(function: Any, alone: bool) -> str:
