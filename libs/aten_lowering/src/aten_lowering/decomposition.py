@@ -30,25 +30,15 @@ from aten_lowering.whole import UPSAMPLING, sized
 
 aten = torch.ops.aten
 
-# Not in torch's core table, but gathers and arithmetic that make one kernel.
-_MORE: list[Any] = [
-    aten.upsample_bicubic2d,
-    # so that a gradient may save the statistics of rows, and a loss read but one element of each
-    aten._log_softmax,
-    # so that a gradient may compute it again: torch's partition of training graphs saves the
-    # results of operators that it does not know to be cheap
-    aten.leaky_relu,
-    aten.view_copy,
-    aten.permute_copy,
-    aten.narrow_copy,
-    aten.unbind_copy,
-    aten.as_strided_copy,
-    aten.tril_indices,
-    aten.triu_indices,
-    aten.rrelu_with_noise_backward,
-    aten._batch_norm_with_update_functional,
-    aten.batch_norm_backward,
-]
+# Not in torch's core table, but gathers and arithmetic that make one kernel; `_log_softmax` so that
+# a gradient may save the statistics of rows, and a loss read but one element of each; `leaky_relu`
+# so that a gradient may compute it again: torch's partition of training graphs saves the results
+# of operators that it does not know to be cheap.
+_MORE = """
+upsample_bicubic2d _log_softmax leaky_relu view_copy permute_copy narrow_copy unbind_copy
+as_strided_copy tril_indices triu_indices rrelu_with_noise_backward
+_batch_norm_with_update_functional batch_norm_backward
+"""
 
 # Decomposed where AOTAutograd traces, though exported programs may bring them whole and they have a
 # lowering: a gradient saves the statistics of rows, and computes the rest from the input again.
@@ -207,7 +197,7 @@ def _collected() -> tuple[Set[str], Decompositions]:
     table with those."""
     names = composite_operators()
     table: dict[Any, Callable[..., Any]] = dict(torch.export.default_decompositions())
-    table.update(get_decompositions(_MORE))
+    table.update(get_decompositions([getattr(aten, name) for name in _MORE.split()]))
     table[aten.smooth_l1_loss_backward.default] = _smooth_l1_loss_backward
     table[aten.nll_loss_backward.default] = _nll_loss_backward
     table[aten.nll_loss2d_backward.default] = _nll_loss_backward

@@ -7,29 +7,11 @@ floats round otherwise. What is beyond 64 bits is no argument of a launch, so th
 import sympy
 from sympy.logic.boolalg import Boolean
 
-from symexpr import (
-    CeilToInt,
-    FloatTrueDiv,
-    FloorToInt,
-    IntTrueDiv,
-    PowByNatural,
-    Ranges,
-    RoundToInt,
-    ToFloat,
-    TruncToInt,
-    bounds,
-)
+import symexpr
+from symexpr import Ranges, bounds
 
-_HOST = (
-    CeilToInt,
-    FloatTrueDiv,
-    FloorToInt,
-    IntTrueDiv,
-    PowByNatural,
-    RoundToInt,
-    ToFloat,
-    TruncToInt,
-)
+_NAMES = "CeilToInt FloatTrueDiv FloorToInt IntTrueDiv PowByNatural RoundToInt ToFloat TruncToInt"
+_HOST = tuple(getattr(symexpr, name) for name in _NAMES.split())
 
 
 def host_parts(
