@@ -109,7 +109,7 @@ def modular_by_quotient(e: Any, f: Facts) -> Any:
     """`x // d % m -> q % m`, when `x // d` simplifies to q; `-> x // d`, when 0 <= x // d < m."""
     x, d, m = e.args
     q = FloorDiv(x, d)
-    simple = _first(FLOOR_DIV_RULES, q, f) if q.func is FloorDiv else q
+    simple = _first(RULES["FloorDiv"], q, f) if q.func is FloorDiv else q
     if simple is not None and simple != q:
         return Mod(simple, m)
     return q if f.within(q, m) else None
@@ -257,31 +257,17 @@ def relation_divide(e: Any, f: Facts) -> Any:
     return None
 
 
-FLOOR_DIV_RULES: tuple[Rule, ...] = (
-    floor_div_by_bounds,
-    floor_div_drop_remainder,
-    floor_div_nested,
-    floor_div_of_mod,
-)
-MOD_RULES: tuple[Rule, ...] = (mod_by_bounds, mod_of_mods, mod_factor)
-MODULAR_RULES: tuple[Rule, ...] = (modular_by_quotient, modular_of_mods)
-SUM_RULES: tuple[Rule, ...] = (merge_div_mod, merge_digits, subtract_multiple)
-EXTREME_RULES: tuple[Rule, ...] = (extreme_by_bounds,)
-ROUNDING_RULES: tuple[Rule, ...] = (rounded_quotient,)
 RELATION_RULES: tuple[Rule, ...] = (relation_decided, relation_divide)
+_ROUNDINGS = ("FloorToInt", "CeilToInt", "TruncToInt", "RoundToInt")
 RULES: dict[str, tuple[Rule, ...]] = {
-    "FloorDiv": FLOOR_DIV_RULES,
+    "FloorDiv": (floor_div_by_bounds, floor_div_drop_remainder, floor_div_nested, floor_div_of_mod),
     "CeilDiv": (ceil_div_to_floor_div,),
-    "Mod": MOD_RULES,
-    "ModularIndexing": MODULAR_RULES,
-    "Add": SUM_RULES,
-    "Min": EXTREME_RULES,
-    "Max": EXTREME_RULES,
+    "Mod": (mod_by_bounds, mod_of_mods, mod_factor),
+    "ModularIndexing": (modular_by_quotient, modular_of_mods),
+    "Add": (merge_div_mod, merge_digits, subtract_multiple),
+    **dict.fromkeys(("Min", "Max"), (extreme_by_bounds,)),
     "Where": (where_decided,),
-    "FloorToInt": ROUNDING_RULES,
-    "CeilToInt": ROUNDING_RULES,
-    "TruncToInt": ROUNDING_RULES,
-    "RoundToInt": ROUNDING_RULES,
+    **dict.fromkeys(_ROUNDINGS, (rounded_quotient,)),
 }
 
 

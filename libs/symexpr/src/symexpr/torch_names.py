@@ -9,21 +9,10 @@ from symexpr.floors import replace_floor
 from symexpr.functions import FUNCTIONS
 from symexpr.structure import symbol
 
-_ALIASES = {
-    "PythonMod": "Mod",
-    "CleanDiv": "FloorDiv",
-    "floor": "FloorToInt",
-    "ceiling": "CeilToInt",
-    "BitwiseFn_bitwise_and": "BitwiseAnd",
-    "BitwiseFn_bitwise_or": "BitwiseOr",
-    "BitwiseFn_bitwise_xor": "BitwiseXor",
-}
-_TO_TORCH = {
-    "Mod": "PythonMod",
-    "BitwiseAnd": "BitwiseFn_bitwise_and",
-    "BitwiseOr": "BitwiseFn_bitwise_or",
-    "BitwiseXor": "BitwiseFn_bitwise_xor",
-}
+_TO_TORCH = {"Mod": "PythonMod"}
+_TO_TORCH |= {f"Bitwise{op}": f"BitwiseFn_bitwise_{op.lower()}" for op in ("And", "Or", "Xor")}
+_ALIASES = {"CleanDiv": "FloorDiv", "floor": "FloorToInt", "ceiling": "CeilToInt"}
+_ALIASES |= {theirs: own for own, theirs in _TO_TORCH.items()}
 
 
 def from_torch(e: Any) -> Any:
