@@ -51,6 +51,8 @@ _UNSIGNED = {"floordiv": "truncdiv", "mod": "fmod"}
 # functions: Triton text for f32 and for f64; a bare name is a helper, but for `libdevice`: the
 # function of that name in CUDA's library, which eager calls too
 _TABLE = """
+abs tl.abs tl.abs
+gelu gelu_f32 gelu_f32
 exp exp_f32 tl.exp
 exp2 exp2_f32 tl.exp2
 expm1 expm1_f32 expm1_f64
@@ -118,6 +120,11 @@ class ScalarOps:
         """A call of a Triton function."""
         return Value(f"{function}({', '.join(args)})", ATOM, dtype, axes)
 
+    def of(self, function: str, args: list[Value], dtype: DType) -> Value:
+        """A call of a Triton function of values, each of which shows its type."""
+        axes = frozenset[str]().union(*(a.axes for a in args))
+        return self.call(function, [typed(a).text for a in args], dtype, axes)
+
     def compute(self, stmt: Compute, args: list[Value]) -> Value:
         """The value of `stmt` given the values of its arguments."""
         for dtype in (stmt.dtype, *(a.dtype for a in args)):
@@ -131,8 +138,7 @@ class ScalarOps:
             text = f"{value.at(ATOM)}.to({TL_TYPES[stmt.dtype]})"
             return Value(text, ATOM, stmt.dtype, args[0].axes)
         if op == "byte":
-            byte = self.call("byte_f32", [typed(args[0]).text], DType.i8, args[0].axes)
-            return self.cast(byte, stmt.dtype)
+            return self.cast(self.of("byte_f32", args, DType.i8), stmt.dtype)
         if op == "bitcast":
             value = self.held(args[0])
             text = f"{typed(value).at(ATOM)}.to({TL_TYPES[stmt.dtype]}, bitcast=True)"
@@ -143,8 +149,7 @@ class ScalarOps:
             return self._predicate(op, args)
         args = [self.held(a) for a in args]
         if op == "philox":
-            axes = args[0].axes | args[1].axes
-            return self.call("philox_u32", [typed(a).text for a in args], stmt.dtype, axes)
+            return self.of("philox_u32", args, stmt.dtype)
         kind = args[0].dtype
         if kind is DType.bool_:
             return self._on_bool(op, args, stmt.dtype)
@@ -268,30 +273,26 @@ class ScalarOps:
             return Value(f"-{typed(args[0]).at(UNARY)}", UNARY, dtype, axes)
         if op == "not":
             return Value(f"~{typed(args[0]).at(UNARY)}", UNARY, dtype, axes)
-        if op == "abs":
-            return self.call("tl.abs", [typed(args[0]).text], dtype, axes)
         if op in ("maximum", "minimum"):
             return self.call(f"tl.{op}", self._all_in_call(args), dtype, axes)
         divisor = args[1].literal if len(args) > 1 else None
         if op in _BY_ZERO and not divisor:
             # no bare division: a compiler takes it for proof that the divisor is not zero, in all
             # that the kernel computes, so that `where(y != 0, x // y, -1)` would lose its condition
-            helper = _BY_ZERO[op if signed else _UNSIGNED.get(op, op)]
-            return self.call(helper, [typed(a).text for a in args], dtype, axes)
+            return self.of(_BY_ZERO[op if signed else _UNSIGNED.get(op, op)], args, dtype)
         if op in ("floordiv", "mod") and signed:
             if op == "mod" and isinstance(divisor, int) and _is_mask(divisor - 1):
                 low = literal(divisor - 1, dtype)
                 return self._infix("&", BIT_AND, [args[0], low], dtype)
-            helper = "floor_div" if op == "floordiv" else "floor_mod"
-            return self.call(helper, [typed(a).text for a in args], dtype, axes)
+            return self.of("floor_div" if op == "floordiv" else "floor_mod", args, dtype)
         if op in ("floordiv", "truncdiv"):
             return self._infix("//", MUL, args, dtype)
         if op in ("mod", "fmod"):
             return self._infix("%", MUL, args, dtype)
         if op in ("shl", "shr"):
             return self._shift(op, args, dtype)
-        if op == "gcd":
-            return self.call("gcd_int", [typed(a).text for a in args], dtype, axes)
+        if op in ("abs", "gcd"):
+            return self.of("tl.abs" if op == "abs" else "gcd_int", args, dtype)
         if op == "pow":
             return self._int_pow(args, dtype)
         if op == "fma":
@@ -321,8 +322,7 @@ class ScalarOps:
         if exponent.literal in (2, 3) and base.prec == ATOM and "(" not in base.text:
             text = " * ".join([base.text] * int(exponent.literal or 0))
             return Value(text, MUL, dtype, base.axes)
-        texts = [typed(a).text for a in args]
-        return self.call("pow_int", texts, dtype, base.axes | exponent.axes)
+        return self.of("pow_int", args, dtype)
 
     def _floats(self, op: str, args: list[Value], dtype: DType) -> Value:
         axes = frozenset[str]().union(*(a.axes for a in args))
@@ -335,8 +335,6 @@ class ScalarOps:
             return replace(value, normal=op != "mul" and any(n > 1e-20 for n in numbers))
         if op == "neg":  # Triton's -x is 0 - x, which loses the sign of zero
             return self._infix("*", MUL, [literal(-1.0, dtype), typed(args[0])], dtype)
-        if op == "abs":
-            return self.call("tl.abs", [typed(args[0]).text], dtype, axes)
         if op in ("maximum", "minimum"):
             texts = [*self._all_in_call(args), "propagate_nan=tl.PropagateNan.ALL"]
             value = self.call(f"tl.{op}", texts, dtype, axes)
@@ -352,27 +350,23 @@ class ScalarOps:
         if op == "rsqrt":
             if double:  # tl.rsqrt on f64 is an approximation
                 return Value(f"1.0 / tl.sqrt({typed(args[0]).text})", MUL, dtype, axes)
-            function = "tl.rsqrt" if args[0].normal else "rsqrt_f32"
-            return self.call(function, [typed(args[0]).text], dtype, axes)
+            return self.of("tl.rsqrt" if args[0].normal else "rsqrt_f32", args, dtype)
         if op == "log10":
-            log = self.call("tl.log2", [typed(args[0]).text], dtype, axes)
+            log = self.of("tl.log2", args, dtype)
             return self._infix("*", MUL, [log, literal(0.30102999566398120, dtype)], dtype)
         if op == "pow" and args[1].literal is not None:
             simple = self._simple_pow(args[0], float(args[1].literal), dtype)
             if simple is not None:
                 return simple
-        if op == "gelu":
-            return self.call("gelu_f32", [typed(args[0]).text], dtype, axes)
         if op in _FUNCTIONS:
             function = _FUNCTIONS[op][1 if double else 0]
             if function == "libdevice":
                 function = f"tl.extra.cuda.libdevice.{op}"
-            return self.call(function, [typed(a).text for a in args], dtype, axes)
+            return self.of(function, args, dtype)
         if op == "pow" and not double:
-            function = _pow_of(args[1].literal)
-            return self.call(function, [typed(a).text for a in args], dtype, axes)
+            return self.of(_pow_of(args[1].literal), args, dtype)
         if op == "fmod" and not double and _is_ordinary(args[1].literal):
-            return self.call("fmod_by_f32", [typed(a).text for a in args], dtype, axes)
+            return self.of("fmod_by_f32", args, dtype)
         if op in _WIDE:
             wide = [typed(self.cast(a, DType.f64)).text for a in args]
             if op in ("fmod", "mod", "floordiv"):
@@ -388,8 +382,7 @@ class ScalarOps:
         axes = a.axes | b.axes
         shared = b.axes <= self.rows or (self.columns and b.axes < axes)
         if shared and not axes <= self.rows and dtype is not DType.f64:  # its reciprocal, once
-            helper = _SHARED_QUOTIENTS.get(op, "quotient_f32")
-            return self.call(helper, [typed(v).text for v in args], dtype, axes)
+            return self.of(_SHARED_QUOTIENTS.get(op, "quotient_f32"), args, dtype)
         if dtype is DType.f64 or op == "near_div":  # on f32: 2 ulp
             return self._infix("/", MUL, args, dtype)
         if op == "count_div":
@@ -408,8 +401,9 @@ class ScalarOps:
             text = " * ".join([base.text] * int(exponent))
             return Value(text, MUL, dtype, base.axes)
         if exponent in (2.0, 3.0, 4.0):
-            power = {2: "square", 3: "cube", 4: "fourth_power"}[int(exponent)]
-            return self.call(power, [typed(base).text], dtype, base.axes)
+            return self.of(
+                {2: "square", 3: "cube", 4: "fourth_power"}[int(exponent)], [base], dtype
+            )
         if exponent == -1.0:
             return self._divide([one, base], dtype, "div")
         return None
