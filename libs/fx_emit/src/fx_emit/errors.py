@@ -14,7 +14,6 @@ class UnknownOperator(FxEmitError):
             f"no operator torch.ops.{target}; import the library that registers it, or pass it "
             "in `operators`"
         )
-        self.target = target
 
 
 class UnknownTorchEnum(FxEmitError):
@@ -22,8 +21,6 @@ class UnknownTorchEnum(FxEmitError):
 
     def __init__(self, kind: str, name: str) -> None:
         super().__init__(f"torch.{name} is no {kind.replace('_', ' ')} of this torch")
-        self.kind = kind
-        self.name = name
 
 
 class UndeclaredAlias(FxEmitError):
@@ -35,8 +32,6 @@ class UndeclaredAlias(FxEmitError):
             f"{target} may return {name} as a view of an argument, which the program does not "
             "declare; give it `alias`, or call an operator that copies"
         )
-        self.target = target
-        self.name = name
 
 
 class UnknownLaunch(FxEmitError):
@@ -44,7 +39,6 @@ class UnknownLaunch(FxEmitError):
 
     def __init__(self, launch: str) -> None:
         super().__init__(f"launch is 'hop' or 'direct', got {launch!r}")
-        self.launch = launch
 
 
 class GluonDescriptor(FxEmitError):
@@ -55,8 +49,6 @@ class GluonDescriptor(FxEmitError):
             f"{name} is a @gluon.jit kernel, and torch's operator for kernels makes tensor "
             f"descriptors of @triton.jit kernels only (here: {', '.join(params)}); launch directly"
         )
-        self.name = name
-        self.params = params
 
 
 class MisalignedStorage(FxEmitError):
@@ -67,5 +59,3 @@ class MisalignedStorage(FxEmitError):
             f"a tensor that starts at byte {start} of its storage cannot be viewed as elements "
             f"of {itemsize} bytes; pass a copy of it"
         )
-        self.start = start
-        self.itemsize = itemsize

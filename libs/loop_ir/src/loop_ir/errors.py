@@ -120,9 +120,6 @@ class InputMismatch(LoopIRError):
 
     def __init__(self, name: str, expected: str, got: str) -> None:
         super().__init__(f"{name}: expected {expected}, got {got}")
-        self.name = name
-        self.expected = expected
-        self.got = got
 
 
 class IndexOutOfRange(LoopIRError):

@@ -13,7 +13,6 @@ class UnsupportedDType(TritonEmitError):
             f"kernel {kernel}: element type {dtype} of {where} has no Triton counterpart; "
             "lower this node to an extern call"
         )
-        self.dtype = dtype
 
 
 class UnsupportedKernel(TritonEmitError):

@@ -142,8 +142,6 @@ class InputCountMismatch(WrapperIRError):
 
     def __init__(self, expected: int, got: int) -> None:
         super().__init__(f"program takes {expected} inputs, got {got}")
-        self.expected = expected
-        self.got = got
 
 
 class MissingConstant(WrapperIRError):
@@ -151,8 +149,6 @@ class MissingConstant(WrapperIRError):
 
     def __init__(self, name: str, key: str) -> None:
         super().__init__(f"constant {name}: no tensor under key {key!r}; pass it in `constants`")
-        self.name = name
-        self.key = key
 
 
 class ResultMismatch(WrapperIRError):
@@ -160,10 +156,6 @@ class ResultMismatch(WrapperIRError):
 
     def __init__(self, target: str, name: str, expected: str, got: str) -> None:
         super().__init__(f"{target} returned {name} as {got}, the program declares {expected}")
-        self.target = target
-        self.name = name
-        self.expected = expected
-        self.got = got
 
 
 class StorageTooSmall(WrapperIRError):
@@ -174,9 +166,6 @@ class StorageTooSmall(WrapperIRError):
             f"{name} needs {expected} bytes of a storage of {got} bytes; "
             "its layout is wrong for these sizes"
         )
-        self.name = name
-        self.expected = expected
-        self.got = got
 
 
 class AssertionFailed(WrapperIRError):
