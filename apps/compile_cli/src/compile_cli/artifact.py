@@ -31,7 +31,8 @@ class Artifact:
     constants: tensors, by the names that the program has for them. aligned, lazy, taken: what is
     done to inputs first (`CompiledGraph`). options: those that it was compiled with. binaries: its
     kernels, compiled. awaits: the record that says when a later process should compile the graph
-    again (`undecided`); empty if none should."""
+    again (`undecided`); empty if none should. shared: what tells the graph
+    apart among ranks (`Ranks`); empty if others have none of it."""
 
     text: str
     constants: Mapping[str, Tensor]
@@ -41,6 +42,7 @@ class Artifact:
     binaries: tuple[Binary, ...] = ()
     awaits: str = ""
     taken: tuple[int, ...] = ()
+    shared: str = ""
 
     @classmethod
     def of(cls, compiled: CompiledGraph, options: Options) -> Artifact:

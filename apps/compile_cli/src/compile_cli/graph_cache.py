@@ -23,6 +23,7 @@ from compile_cli.errors import NoArtifact
 from compile_cli.garbage import collected_later
 from compile_cli.hosts import Runner, boxed
 from compile_cli.options import Options
+from compile_cli.ranks import Ranks
 from compile_cli.stand_ins import standing_in
 from compile_cli.torch_compat import (
     AOTAutogradCacheDetails,
@@ -101,7 +102,10 @@ class GraphCode(OutputCode):  # type: ignore[misc]  # torch has no types there
     def post_compile(self, *_: Any) -> None:
         """What was read from the cache is loaded."""
         if self._run is None:
-            self._run = boxed(self._artifact().load())
+            artifact = self._artifact()
+            self._run = boxed(artifact.load())
+            if (ranks := Ranks.of(artifact.shared)) is not None and ranks.rank == 0:
+                ranks.tell(artifact)  # others may not have kept it
 
 
 @cache

@@ -5,6 +5,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from threading import Lock
 from typing import Any
 
@@ -19,9 +20,10 @@ from compile_cli.graph_cache import GraphCode
 from compile_cli.hosts import backward_run
 from compile_cli.options import Options
 from compile_cli.partition import SAVED, partition
+from compile_cli.ranks import Ranks, digest
 from compile_cli.record import Record
 from compile_cli.result import CompiledGraph, lazy_inputs
-from compile_cli.torch_compat import TracingContext, untraced
+from compile_cli.torch_compat import TracingContext, in_data_parallel, untraced
 from compile_cli.undecided import awaiting, undecided
 from cuda_graphs import Lending, Loans
 from loop_ir import Graph, TensorRef
@@ -37,6 +39,7 @@ class GraphCompiler:
         self._began: float | None = began
         self.last, self.loans = ChannelsLast(settings), Loans()
         self.owned = frozenset[str]()  # names of what forward keeps for backward alone
+        self._data_parallel, self._follows = in_data_parallel(), True
 
     def compile(self, graph: torch.fx.GraphModule) -> GraphCode:
         """A flat graph -> something to call, which the cache may keep."""
@@ -49,7 +52,28 @@ class GraphCompiler:
         return self.code(graph)
 
     def code(self, graph: torch.fx.GraphModule, given: Sequence[Any] = ()) -> GraphCode:
-        """given: the inputs of a call, which kernels are measured on."""
+        """given: the inputs of a call, which kernels are measured on. Of ranks that compile the
+        same, the first decides: backward passes of others are its, too, if the forward passes are,
+        of which it knows what is kept."""
+        shared = digest(graph, self.settings, self._data_parallel)
+        if (ranks := Ranks.of(shared)) is None:
+            return self._compiled(graph, given)[0]
+        if ranks.rank > 0:
+            artifact = ranks.told(self.settings) if self._follows else None
+            if artifact is not None:
+                return GraphCode(artifact.load(), lambda: artifact)
+            self._follows = False
+            return self._compiled(graph, given)[0]
+        made: CompiledGraph | None = None
+        try:
+            code, made = self._compiled(graph, given, shared)
+        finally:
+            ranks.tell(_told(made, self.settings, shared))
+        return code
+
+    def _compiled(
+        self, graph: torch.fx.GraphModule, given: Sequence[Any], shared: str = ""
+    ) -> tuple[GraphCode, CompiledGraph | None]:
         settings = self.settings
         began, self._began = self._began, None
         try:
@@ -65,8 +89,8 @@ class GraphCompiler:
         except UnsupportedGraph as error:
             warnings.warn(f"compile_cli leaves a graph to eager: {error}", stacklevel=2)
             run = backward_run(graph.forward, lazy_inputs(graph))
-            return GraphCode(run, functools.partial(_no_artifact, str(error)))
-        return GraphCode(compiled.run, lambda: _kept(compiled, settings))
+            return GraphCode(run, functools.partial(_no_artifact, str(error))), None
+        return GraphCode(compiled.run, lambda: _kept(compiled, settings, shared)), compiled
 
     def partition(self, *joint: Any, **more: Any) -> Any:
         """The joint graph of forward and backward -> the two graphs."""
@@ -101,9 +125,18 @@ def _kept_alone(graph: torch.fx.GraphModule, made: Graph, first: int) -> frozens
     return frozenset(n.name for n, r in later if isinstance(r, TensorRef) and held[r.buffer] == 1)
 
 
-def _kept(compiled: CompiledGraph, settings: Options) -> Artifact:
+def _told(compiled: CompiledGraph | None, settings: Options, shared: str) -> Artifact | None:
+    """What other ranks get, if they may run it."""
+    try:
+        made = None if compiled is None else Artifact.of(compiled, settings)
+    except NoArtifact:
+        return None
+    return made and replace(made, shared=shared)
+
+
+def _kept(compiled: CompiledGraph, settings: Options, shared: str) -> Artifact:
     """What the cache keeps. Raises `NoArtifact`."""
-    artifact = Artifact.of(compiled, settings)
+    artifact = replace(Artifact.of(compiled, settings), shared=shared)
     return awaiting(artifact, compiled.late) if undecided(compiled) else artifact
 
 

@@ -18,7 +18,7 @@ from torch._dynamo.source import GlobalStateSource
 from torch._dynamo.utils import counters
 from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._prims import rng_prims
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.autograd import forward_ad
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
@@ -102,6 +102,20 @@ def as_batch(stacked: torch.Tensor) -> torch.Tensor:
 def memory_holders(tensor: torch.Tensor) -> int:
     """How many tensors of torch hold the memory of this one."""
     return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+
+
+def default_store() -> Any:
+    """What ranks put words into for each other; None where there is one rank, or none."""
+    dist = torch.distributed
+    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() < 2:
+        return None
+    return dist.distributed_c10d._get_default_store()
+
+
+def in_data_parallel() -> bool:
+    """Whether the forward pass of a `DistributedDataParallel` is under way."""
+    module = sys.modules.get("torch.nn.parallel.distributed")
+    return module is not None and module.DistributedDataParallel._active_ddp_module is not None
 
 
 def sharing_groups() -> list[str]:
