@@ -11,7 +11,6 @@ from itertools import pairwise
 import sympy
 
 from loop_ir.fusion.common_domain import Mismatch, stays_apart
-from loop_ir.fusion.split_axes import split_axes
 from loop_ir.ir.affine import linear, nonnegative_over, quotient, substitute
 from loop_ir.ir.analysis import inner_axes, is_pointwise, lows_of
 from loop_ir.ir.in_place import hazard, is_in_place
@@ -38,10 +37,9 @@ _LONGEST = 128  # numbers, symbols and operations of a point that is found by di
 Lows = tuple[tuple[sympy.Symbol, int], ...]
 
 
-def inline(producer: Kernel, consumer: Kernel, buffer: str, cut: bool = True) -> Kernel | Mismatch:
-    """`consumer` with its loads of `buffer` replaced by what `producer` stores there: with its axes
-    cut, where only these tell the points of the producer (and they may be: `cut`), or with points
-    that are found by division."""
+def inline(producer: Kernel, consumer: Kernel, buffer: str) -> Kernel | Mismatch:
+    """`consumer` with its loads of `buffer` replaced by what `producer` stores there, at points
+    that are found by division where its axes do not tell them."""
     if apart := stays_apart(producer, consumer):
         return apart
     if not is_pointwise(producer):
@@ -54,10 +52,7 @@ def inline(producer: Kernel, consumer: Kernel, buffer: str, cut: bool = True) ->
     store = stores[0]
     found = _inlined(producer, consumer, store)
     if isinstance(found, Mismatch):
-        parts = split_axes(consumer, buffer, store, producer.axes) if cut else None
-        again = found if parts is None else _inlined(producer, parts, store)
-        if isinstance(again, Mismatch):
-            again = _inlined(producer, consumer, store, divide=True)
+        again = _inlined(producer, consumer, store, divide=True)
         return found if isinstance(again, Mismatch) else again
     return found
 

@@ -101,7 +101,7 @@ def over_operand(kernel: ir.Kernel, ref: ir.TensorRef) -> Prologue | Mismatch:
         ),
         kernel.symbols,
     )
-    whole = inline(merge(kernel), reader, ref.buffer, cut=False)
+    whole = inline(merge(kernel), reader, ref.buffer)
     if isinstance(whole, Mismatch):
         return whole
     whole = fold(_read_once(whole))
