@@ -165,6 +165,13 @@ def test_a_table_lookup_is_a_kernel() -> None:
     assert "reads no tensor at a place of its own" in refused(text)
 
 
+@pytest.mark.parametrize("place", ["(2 - i0)*6 + i1", "i0*6 + 5 - i1"])
+def test_rows_that_are_read_from_the_last_are_a_kernel(place) -> None:
+    """No tensor has negative strides."""
+    text = WIDEN.replace("load q[i0*6 + i1] : i8", f"load q[{place}] : i8")
+    assert "reads no tensor at a place of its own" in refused(text)
+
+
 def test_what_a_prologue_must_be() -> None:
     (node,) = fuse(parse_graph(WIDEN), ON).nodes
     assert isinstance(node, Matmul)

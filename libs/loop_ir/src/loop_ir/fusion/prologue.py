@@ -156,6 +156,8 @@ def _source(kernel: ir.Kernel, axes: tuple[ir.Axis, ...], type: TensorType) -> i
         strides = tuple(form.coefficient(a.symbol) for a in axes)
         if any(s == 0 and a.extent != 1 for a, s in zip(axes[-2:], strides[-2:], strict=True)):
             continue
+        if any(s.could_extract_minus_sign() for s in strides):  # turned around: no tensor lies so
+            continue
         # The stride of one row or column may be any: as if rows lay one after the other.
         *batch, row, column = strides
         column = column if axes[-1].extent != 1 else sympy.S.One
@@ -187,6 +189,8 @@ def _packed(kernel: ir.Kernel, axes: tuple[ir.Axis, ...], type: TensorType) -> i
         if form is None or not set(symbols) - {shared[0].args[0]} <= {s for s, _ in form.terms}:
             continue
         strides = tuple(form.coefficient(s) for s in symbols)
+        if any(s.could_extract_minus_sign() for s in strides):
+            continue
         if strides[symbols.index(shared[0].args[0])] == 0:
             device = buffers[stmt.buffer].device
             at = TensorType(stmt.dtype, type.size, strides, device, sympy.expand(form.rest))
