@@ -105,3 +105,30 @@ def test_peak_memory_is_what_the_program_says(launch, load_jit, load_launcher):
         assert held == peak_bytes(variant, {"s0": 4096})
         del out
         assert torch.cuda.memory_allocated() == base
+
+
+CONVOLUTION = """program p(x: {0}[3, 16, 9, 9] cuda:0{1}, w: {0}[8, 16, 3, 3] cuda:0):
+  y = extern aten.convolution.default(x, w, None, (2, 1), (1, 0), (1, 2), False, (0, 0), 1) -> {0}[3, 8, 5, 5] cuda:0{2}
+  return (y,)
+"""  # noqa: E501  # a line of a program
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "f32"])
+@pytest.mark.parametrize("last", [False, True])
+def test_convolutions_of_cudnn_are_torchs(dtype, last):
+    """Bit for bit, in the layout that is declared, by the switches that hold at the call."""
+    strides = (" stride (1296, 1, 144, 16)", " stride (200, 1, 40, 8)") if last else ("", "")
+    program = parse_program(CONVOLUTION.format(dtype, *strides))
+    run = emit(program, "direct", load_kernel=None, values=False)
+    assert "cudnn_convolution" in run.code
+    kind = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}[dtype]
+    format = torch.channels_last if last else torch.contiguous_format
+    x = torch.randn(3, 16, 9, 9, device="cuda", dtype=kind).to(memory_format=format)
+    w = torch.randn(8, 16, 3, 3, device="cuda", dtype=kind)
+    rest = None, (2, 1), (1, 0), (1, 2), False, (0, 0), 1
+    with torch.no_grad():
+        for switches in ({}, {"deterministic": True, "allow_tf32": False}):
+            with torch.backends.cudnn.flags(enabled=True, **switches):
+                (y,) = run(x, w)
+                wanted = torch.convolution(x, w, *rest)
+                assert torch.equal(y, wanted) and y.stride() == wanted.stride()

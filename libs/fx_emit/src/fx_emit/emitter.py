@@ -10,6 +10,7 @@ from torch.fx import GraphModule, Node
 
 from fx_emit import hop, host
 from fx_emit.builder import Shared
+from fx_emit.convolutions import cudnn_convolution, is_cudnns
 from fx_emit.errors import UndeclaredAlias, UnknownLaunch
 from fx_emit.facts import chain, exposed
 from fx_emit.head import Head
@@ -22,7 +23,7 @@ from fx_emit.torch_compat import (
     symbolic,
 )
 from fx_emit.torch_types import TORCH_DTYPE, may_alias, operator_of, torch_device
-from wrapper_ir import Ref, print_type
+from wrapper_ir import Ref, TensorType, print_type
 from wrapper_ir import ops as ir
 from wrapper_ir.analysis import (
     evaluate_type,
@@ -214,19 +215,21 @@ class _Emitter(Head):
             self.call(host.wait_stream, args, comment=op.comment)
 
     def allocate(self, op: ir.Allocate) -> None:
-        dtype, size, stride = self.layout(op.type)
-        device = torch_device(op.type.device)
+        self.define(op.out, op.type, self.memory(op.type, op.out, op.comment), None)
+        self.starts[op.out] = 0
+
+    def memory(self, type: TensorType, name: str | None = None, comment: str = "") -> Node:
+        dtype, size, stride = self.layout(type)
+        device = torch_device(type.device)
         fast = allocator(device) if self.shared.launch == "direct" else None
-        node = self.call(
+        return self.call(
             fast or torch.empty_strided,
             (size, stride, dtype) if fast else (size, stride),
             {} if fast else {"dtype": dtype, "device": device},
-            name=op.out,
-            value=self.fake(op.type),
-            comment=op.comment,
+            name=name,
+            value=self.fake(type),
+            comment=comment,
         )
-        self.define(op.out, op.type, node, None)
-        self.starts[op.out] = 0
 
     def describe(self, op: ir.Describe) -> None:
         self.described[op.out] = op
@@ -294,6 +297,10 @@ class _Emitter(Head):
         target = called = operator_of(op.target, self.shared.operators)
         if self.shared.launch == "direct" and op.target not in self.shared.operators:
             called = FUNCTIONS.get(op.target, target)
+            if is_cudnns(op, self.types):
+                x, weight, _, stride, padding, dilation, *_ = args
+                called, args = cudnn_convolution, (x, weight, padding, stride, dilation)
+                kwargs = {"out": self.memory(op.outs[0][1])}
         if not op.tuple_result:
             name = op.outs[0][0] if op.outs and op.outs[0] else None
             value = fakes[0] if fakes else None

@@ -33,6 +33,12 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {"aten.randint.low": torch.randint
 `torch.ops` takes: its callables look for what fits a schema."""
 
 
+def cudnn_flags() -> tuple[bool, bool, bool]:
+    """Whether cuDNN measures, is deterministic, and may use TF32, as torch asks it now."""
+    exact = torch._C._get_cudnn_deterministic() or torch._C._get_deterministic_algorithms()
+    return torch._C._get_cudnn_benchmark(), exact, torch._C._get_cudnn_allow_tf32()
+
+
 def imports_of(gm: GraphModule) -> str:
     """Lines that import what the code of a module calls. Raises where that is of no module."""
     names = gm.graph.python_code("self").globals
