@@ -297,10 +297,10 @@ class _Emitter(Head):
         target = called = operator_of(op.target, self.shared.operators)
         if self.shared.launch == "direct" and op.target not in self.shared.operators:
             called = FUNCTIONS.get(op.target, target)
-            if is_cudnns(op, self.types):
+            if (out := op.outs[0] if op.outs else None) and is_cudnns(op, self.types):
                 x, weight, _, stride, padding, dilation, *_ = args
                 called, args = cudnn_convolution, (x, weight, padding, stride, dilation)
-                kwargs = {"out": self.memory(op.outs[0][1])}
+                kwargs = {"out": self.memory(out[1])}
         if not op.tuple_result:
             name = op.outs[0][0] if op.outs and op.outs[0] else None
             value = fakes[0] if fakes else None
