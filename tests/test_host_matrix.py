@@ -66,6 +66,11 @@ program every(x: f32[s0, 4] cpu, p: bool[] cpu):
   subgraph same(y: f32[n, 4] cpu, n: int):
     z = extern aten.clone.default(y) -> f32[n, 4] cpu
     return (z,)
+  subgraph part(y: f32[n, 4] cpu, z: f32[n, 4] cpu, n: int) captured:
+    where n in [2, 64]
+    copy y -> z
+    w = extern aten.clone.default(y) -> f32[n, 4] cpu
+    return (w,)
   subgraph choose = if (twice, same)
   c = constant f32[4] cpu "c"
   two = constant f32[] cpu "two"
@@ -90,9 +95,9 @@ program every(x: f32[s0, 4] cpu, p: bool[] cpu):
   else:
     w = view e f32[s0*4] cpu
     extern aten.copy_.default(r, w) mutates (r,)
-  copy f -> x
+  (g,) = extern subgraph.part(f, x, s0) mutates (x,) -> (f32[s0, 4] cpu,)
   free e
-  return (f, at, r, u0 + u1)
+  return (g, at, r, u0 + u1)
 """
 CONSTANTS = {"c": torch.arange(1.0, 5.0), "two": torch.tensor(2.0)}
 ON_A_GPU = {("Describe", "cpp aot"): "tests/gpu/test_cpp_emit.py"}
