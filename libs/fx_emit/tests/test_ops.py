@@ -236,6 +236,10 @@ def test_functions_of_torch_are_their_operators():
         kwargs = {"beta": 2, "alpha": 0.5} if "add" in name else {}
         expected = operator_of(target, {})(*args, **kwargs)
         assert torch.equal(FUNCTIONS[target](*args, **kwargs), expected)
+        if (into := FUNCTIONS.get(f"aten.{name}.out")) is not None:
+            out = torch.empty_like(expected)
+            into(*args, **kwargs, out=out)
+            assert torch.equal(out, expected)
     for target, function in FUNCTIONS.items():
         schema = operator_of(target, {})._schema.name
         assert schema == f"aten::{function.__name__}"

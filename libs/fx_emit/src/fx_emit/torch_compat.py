@@ -23,11 +23,16 @@ reinterpret_tensor: Callable[..., torch.Tensor] = _functions._reinterpret_tensor
 after the first one of `tensor`. In half the time of `as_strided`: no operator is dispatched, nobody
 looks whether the storage is long enough, and autograd does not know that it is a view."""
 
+_MATMULS = ("mm", "addmm", "bmm", "baddbmm")
 _ATTENTION = [f"_scaled_dot_product_{n}_attention" for n in ("flash", "efficient", "cudnn")]
-FUNCTIONS: Mapping[str, Callable[..., Any]] = {"aten.randint.low": torch.randint} | {
-    f"aten.{name}.default": getattr(torch, name)
-    for name in ("mm", "addmm", "bmm", "baddbmm", "convolution", *_ATTENTION)
-    if hasattr(torch, name)
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "aten.randint.low": torch.randint,
+    **{
+        f"aten.{name}.default": getattr(torch, name)
+        for name in (*_MATMULS, "convolution", *_ATTENTION)
+        if hasattr(torch, name)
+    },
+    **{f"aten.{name}.out": getattr(torch, name) for name in _MATMULS},
 }
 """Functions of torch that call an operator with the same arguments, in half the time that
 `torch.ops` takes: its callables look for what fits a schema."""
