@@ -33,7 +33,6 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -141,20 +140,11 @@ def time_parts() -> None:
     import torch
     from torch._inductor.output_code import CompiledFxGraph
 
-    CompiledFxGraph.__call__ = timed(CompiledFxGraph.__call__, "program")
+    from compile_cli.graph_cache import GraphCode
+
+    for kind in (CompiledFxGraph, GraphCode):
+        kind.__call__ = timed(kind.__call__, "program")
     torch.cuda.CUDAGraph.replay = timed(torch.cuda.CUDAGraph.replay, "replay")
-    from compile_cli import pipeline
-    from compile_cli.hosts import boxed
-
-    compile_graph = pipeline.compile_graph
-
-    def timing(*args: Any, **more: Any) -> Any:
-        compiled = compile_graph(*args, **more)
-        run: Any = timed(compiled.run, "program")
-        run.boxed = timed(boxed(compiled.run), "program")
-        return replace(compiled, run=run)
-
-    pipeline.compile_graph = timing  # type: ignore[attr-defined]  # a module has any attribute
 
 
 def worker(name: str, side: str, until: float) -> None:
