@@ -90,12 +90,6 @@ def test_one_reading(rows: int) -> None:
     assert SplitReductions().run(mixed) is mixed
 
 
-@pytest.mark.parametrize(("width", "mixed"), [(33, False), (36, True), (129, True)])
-def test_short_rows_at_odd_places_are_read_twice(width: int, mixed: bool) -> None:
-    graph = of_rows(re.sub(r"\b6\b", str(width), NORM), 1500)
-    assert (MixOrders().run(graph) is not graph) == mixed
-
-
 MOMENTS = """
 graph g(
     x: f32[40, 6] cuda:0,

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from loop_ir import parse_kernel
+from loop_ir import Kernel, parse_kernel
 from triton_emit import BadSchedule, Schedule, candidate_schedules, default_schedule, emit
 
 SOFTMAX = """\
@@ -64,12 +64,21 @@ def test_all_of_a_row_is_read_before_its_threads_wait() -> None:
     assert source.rindex("tl.load(in0") < source.index("tl.reduce(")
 
 
-def test_rows_of_no_one_length_are_whole() -> None:
-    text = SOFTMAX.replace("45", "s0").replace(
-        "  parallel", "  where s0 in [1, 45] hint 45\n  parallel"
-    )
-    with pytest.raises(BadSchedule, match="at least the inner extent 45"):
-        emit(parse_kernel(text), Schedule("persistent", 1, 32))
+def _dynamic(high: str) -> Kernel:
+    where = f"  where s0 in [0, {high}] hint 45\n  parallel"
+    return parse_kernel(SOFTMAX.replace("45", "s0").replace("  parallel", where))
+
+
+@pytest.mark.parametrize("rblock", [8, 32])
+@pytest.mark.parametrize("row", [1, 8, 33, 45])
+def test_rows_of_several_lengths(row: int, rblock: int, tools: SimpleNamespace) -> None:
+    emitted = tools.check(_dynamic("45"), Schedule("persistent", 2, rblock), symbols={"s0": row})
+    assert emitted.source.count("= tl.load(in0 + ") == -(-45 // rblock)
+
+
+def test_rows_of_any_length_are_whole() -> None:
+    with pytest.raises(BadSchedule, match="at least the inner extent None"):
+        emit(_dynamic("*"), Schedule("persistent", 1, 32))
 
 
 TWO = """\

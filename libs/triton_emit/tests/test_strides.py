@@ -315,8 +315,8 @@ kernel slide(
 
 @pytest.mark.parametrize(
     ("length", "blocks"),
-    [(49, (16, 64, 1)), (50, (64, 64, 8)), (64, (64, 64, 8)), (100, (32, 128, 4)),
-     (127, (8, 128, 1)), (27, (64, 32, 2))],
+    [(49, (16, 8, 4)), (50, (32, 8, 4)), (64, (64, 64, 8)), (100, (16, 16, 4)),
+     (127, (8, 16, 4)), (27, (32, 8, 4))],
 )  # fmt: skip
 def test_no_warps_share_short_rows(length: int, blocks: tuple[int, int, int]) -> None:
     text = f"""

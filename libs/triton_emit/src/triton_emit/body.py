@@ -397,7 +397,7 @@ class Writer:
             value = self.ops.cast(value, dtype)
         mask_value = self.mask_value(stmt)
         atomic = stmt.mode in ir.ATOMICS
-        if not atomic and mask_value is None and self.takes(stmt, value):
+        if not atomic and (mask_value is None or stmt.mode == "sum") and self.takes(stmt, value):
             return
         over = axes | value.axes | (mask_value.axes if mask_value else frozenset())
         if atomic:
@@ -432,7 +432,7 @@ class Writer:
 
     def store(self, stmt: ir.Store, index: str, value: str, axes: frozenset[str]) -> None:
         """Writes the line that stores a value at an index over these tile dimensions."""
-        mask = self.mask(axes)
+        mask = self.mask(axes, self.mask_value(stmt))
         tail = f", {mask}" if mask else ""
         param = self.params.buffers[stmt.buffer]
         self.lines.body.append(f"tl.store({param} + {index}, {value}{tail})")

@@ -93,8 +93,9 @@ def _other_pieces(kernel: Kernel, first: Schedule) -> Schedule | None:
     row = row_of_pieces(kernel)
     if row <= first.rblock:
         return cut_rows(kernel, first)
-    warps = min(_MOST_WARPS, next_power_of_two(row) // 512)
-    return replace(first, rblock=next_power_of_two(row), num_warps=warps)
+    rblock = next_power_of_two(row)
+    warps = min(_MOST_WARPS, max(1, first.xblock * rblock // (512 if first.xblock == 1 else 1024)))
+    return replace(first, rblock=rblock, num_warps=warps)
 
 
 def as_kind(

@@ -7,8 +7,8 @@ from loop_ir import HELD_ROW, Kernel, Load, Reduce, Scan, Store, row_of_pieces
 from loop_ir.ir import statements
 from triton_emit.rereading import times_read
 from triton_emit.schedule.columns import may_step
-from triton_emit.schedule.h200 import L2_BYTES, LINE, LONG, MULTIPROCESSORS, WARPS
-from triton_emit.schedule.held import cut_rows
+from triton_emit.schedule.h200 import L2_BYTES, LONG, MULTIPROCESSORS, WARPS
+from triton_emit.schedule.held import cut_rows, short_pieces
 from triton_emit.schedule.record import Schedule, next_power_of_two
 from triton_emit.schedule.traits import (
     PAIRS,
@@ -145,9 +145,9 @@ def walking(kernel: Kernel, rblock: int, bits: Literal[32, 64]) -> Schedule:
     on an H200: 94 us, 111 with 16). What comes next, two tiles of it, is on its way to shared
     memory meanwhile (36864 x 1024 of bf16: 77 us, 100 with one tile on its way). Rows of which
     bytes are read beside wider elements (masks of dropout) come one at a time: tiles of several
-    would change layout at each step (16384 x 1024: 62 us, 112 of four). Short rows at odd places 8
-    elements a thread, each a load (of 33 of f32 for an H100: 4,400 instructions in place of 15,300,
-    which no cache holds)."""
+    would change layout at each step (16384 x 1024: 62 us, 112 of four)."""
+    if (short := short_pieces(kernel, 1 << 31, bits)) is not None:
+        return short
     sizes = {s.dtype.itemsize for s in row_loads(kernel)}
     if rblock >= LONG and 1 in sizes and len(sizes) > 1:
         warps = max(4, min(16, rblock // 256))
@@ -159,9 +159,6 @@ def walking(kernel: Kernel, rblock: int, bits: Literal[32, 64]) -> Schedule:
         found = cut
     elif 0 < 5 * row <= 4 * rblock:
         found = replace(found, num_warps=max(4, warps // 2))
-    loads = {(s, p.axes) for p in kernel.phases if p.axes for s in p.body if isinstance(s, Load)}
-    if rblock <= LINE and any(access(kernel, s, axes) == 1 for s, axes in loads):
-        found = replace(found, num_warps=min(16, max(4, xblock * rblock // 256)))
     ahead = xblock * (rblock if cut is None else row) * row_bytes(kernel)
     stages = min(4, max(3 if 2 * ahead <= MOST_AHEAD else 2, 1 + _AHEAD_BYTES // ahead))
     return replace(found, num_stages=stages)
