@@ -15,7 +15,8 @@ import compile_cli
 from compile_cli.cli.measure import relative_error
 from compile_cli.options import Options
 from loop_ir import Graph, Kernel
-from planner.plan import NodePlan
+from loop_ir.ir import hints_of
+from planner.plan import LaunchPlan, NodePlan
 from planner.select import HINT_RATIO, MAX_VARIANTS, select
 from symexpr import evaluate
 from triton_emit import default_schedule
@@ -43,8 +44,8 @@ def test_right_on_every_side_of_every_comparison(options: dict[str, Any], emit: 
     ops = model.graph.program.ops
     branches = [op for op in walk(ops) if isinstance(op, If)]
     assert branches
-    # The columns of the reduction, and both sizes of the pointwise kernel.
-    assert len({str(s) for op in branches for s in op.condition.free_symbols}) == 3
+    # Both sizes of the reduction, whose places 32 bits hold, and of the pointwise kernel.
+    assert len({str(s) for op in branches for s in op.condition.free_symbols}) == 4
     for rows, columns in ((2, 3), (6, 40), (300, 40), (3, 1500)):
         args = (torch.randn(rows, columns), torch.randn(columns, rows))
         for got, wanted in zip(model(*args), Norm()(*args), strict=True):
@@ -68,7 +69,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Graph:
 def test_the_hint_and_the_ends_get_the_schedules_they_want(
     graph: Graph, data: st.DataObject
 ) -> None:
-    """And no node more than `MAX_VARIANTS`."""
+    """And no node more than `MAX_VARIANTS`, but for the one that holds rows near the hint."""
     hints = {s.name: data.draw(st.integers(1, 4096), s.name) for s in graph.symbols}
     symbols = tuple(
         type(s)(s.name, s.low, s.high, hints[s.name]) for s in graph.symbols
@@ -79,14 +80,17 @@ def test_the_hint_and_the_ends_get_the_schedules_they_want(
         if not isinstance(node, Kernel):
             continue
         launches = {launch.define.name for launch in plan.launches}
-        assert len(launches) <= MAX_VARIANTS
+        held = [name for name in launches if "_held_" in name]
+        assert len(held) <= 1
+        assert len(launches) <= MAX_VARIANTS + len(held)
         low = dict.fromkeys(hints, 1)
         high = {n: v * HINT_RATIO for n, v in hints.items()}
         for env in (hints, low, high):
             taken = next(
                 choice
                 for condition, choice in plan.choices
-                if condition is None or evaluate(condition, env)
+                if (condition is None or evaluate(condition, env))
+                and choice.define.name not in held
             )
             wanted = default_schedule(node, env)
             assert taken.define.num_warps == wanted.num_warps
@@ -122,3 +126,33 @@ def test_places_take_32_bits_where_sizes_let_them(options: dict[str, Any]) -> No
     for shape in ((2, 3, 4, 5), (1, 1, 1, 1), (3, 2, 17, 9)):
         x = torch.randn(shape)
         assert torch.equal(model(x), turned(x))
+
+
+def test_rows_near_the_hint_are_held(options: dict[str, Any]) -> None:
+    """Up to a quarter of a power of two more; the numbers are those of any length."""
+
+    def norm(x: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(x, x.shape[-1:])
+
+    model = compile_cli.compile(norm, (torch.randn(70, 33),), dynamic={0: {0, 1}}, options=options)
+    plans = select(
+        model.graph.fused, Options(), lambda node, h: None, lambda node, h: pytest.fail("user")
+    )
+    hints = hints_of(model.graph.fused.symbols)
+    (plan,) = (p for p in plans if isinstance(p, NodePlan))
+    (condition, choice), *others = plan.choices
+    assert condition is not None and isinstance(choice, LaunchPlan)
+    assert "_held_" in choice.define.name and others
+    assert "for start" not in choice.define.source  # it reads a row once
+    assert "to(tl.int64)" not in choice.define.source
+    rows, row = sorted(map(str, condition.free_symbols), key=lambda n: hints[n], reverse=True)
+    for sizes, holds in (
+        ((70, 33), True),
+        ((1, 48), True),
+        ((70, 49), False),
+        ((1 << 27, 33), False),
+    ):
+        assert bool(evaluate(condition, dict(zip((rows, row), sizes, strict=True)))) == holds
+    for shape in ((70, 33), (5, 48), (3, 1), (2, 49), (1, 3000)):
+        x = torch.randn(shape)
+        assert relative_error(model(x), norm(x.double()).float()) < 1e-5

@@ -530,7 +530,7 @@ def test_dynamic_sizes_are_measured_at_their_hints(
     monkeypatch.setattr(select, "HINT_RATIO", 2)
     pool = clock(third)
     dynamic(options, tune="max")
-    assert len(pool.measured) > 1  # at all sizes that are looked at, as far as they move much
+    assert pool.measured  # at all sizes that are looked at, as far as they move much
 
 
 def test_candidates_take_the_same_arguments(options: dict[str, Any], clock: Any) -> None:

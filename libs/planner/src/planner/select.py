@@ -15,6 +15,7 @@ everything else             -> its operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from math import prod
+from typing import Literal
 
 import sympy
 
@@ -25,20 +26,19 @@ from loop_ir import (
     Graph,
     Kernel,
     Matmul,
-    Reduce,
-    Scan,
     TensorType,
     UserKernel,
 )
-from loop_ir.ir import hints_of, statements
+from loop_ir.ir import hints_of
 from multikernel import Decision, DecisionTable, compare_chain, sample_hints
 from planner.loops import define_loops, on_cpu, wants_loops
 from planner.plan import Choice, Condition, LaunchPlan, MatmulPlan, NodePlan, Steps, plan_launch
 from planner.schedules.lists import Lists, by_likeness
 from planner.schedules.proposals import default_schedule, list_schedule
+from planner.schedules.sizes import held_rows, in_32_bits
 from planner.settings import Settings
-from symexpr import DivisionByZero, evaluate, parse
-from triton_emit import FITS, Schedule, TritonKernel, emit, emit_list, size_in_32_bits
+from symexpr import DivisionByZero, parse
+from triton_emit import Schedule, TritonKernel, emit, emit_list, index_bits
 
 # How far from its hint a dynamic size is looked at: beyond, the farthest schedule serves.
 HINT_RATIO = 64
@@ -175,7 +175,8 @@ def measured_sizes(
     for node in graph.nodes:
         if isinstance(node, Kernel) and node.name not in listed:
             names = [n for n in _dynamic(node) if hints[n] >= 1]
-            yield node, hints
+            held = held_rows(node, hints) if names else None
+            yield node if held is None else held[0], hints
             if names and options.multikernel == "auto" and options.tune == "max":
                 for sizes in _samples(node, names, hints)[1:]:
                     yield node, {**hints, **dict(zip(names, sizes, strict=True))}
@@ -198,47 +199,40 @@ def _kernel(
     table = DecisionTable(())
     if names and options.multikernel != "off":
         schedules, table = _schedules(node, names, hints, scheduler)
-    fits = _in_32_bits(node, schedules[0][0], hints) if schedules else None
-    if len(schedules) < 2 and fits is None:
+    held = held_rows(node, hints) if schedules else None
+    fits = in_32_bits(node, hints) if schedules else None
+    if len(schedules) < 2 and fits is None and held is None:
         schedule = schedules[0][0] if schedules else scheduler(node, hints)
         plan = plan_launch(text(node, schedule))
         return NodePlan(allocate, None, ((None, plan),), node.origins, fallbacks=fallbacks)
     launches: dict[int, LaunchPlan] = {}
 
-    def launched(schedule: Schedule, at: tuple[int, ...], what: str = "") -> LaunchPlan:
+    def launched(
+        kernel: Kernel, schedule: Schedule, at: tuple[int, ...], short: bool, what: str = ""
+    ) -> LaunchPlan:
         sizes = "_".join(f"{n}_{size}" for n, size in zip(names, at, strict=True))
-        return plan_launch(text(replace(node, name=f"{node.name}{what}_{sizes}"), schedule))
+        named = replace(kernel, name=f"{kernel.name}{what}_{sizes}")
+        bits: Literal[32, 64] = 32 if short else index_bits(kernel)
+        return plan_launch(text(named, replace(schedule, index_bits=bits)))
 
     choices: list[tuple[Condition, Choice]] = []
+    if held is not None:
+        kernel, conditions = held
+        if (small := in_32_bits(kernel, hints)) is not None:
+            conditions = (*conditions, small)
+        one = launched(kernel, scheduler(kernel, hints), schedules[0][1], small is not None)
+        choices.append((sympy.And(*conditions), one))
     for branch in compare_chain(table):
         if branch.variant not in launches:
             schedule, at = schedules[branch.variant]
-            short = schedule if fits is None else replace(schedule, index_bits=32)
-            launches[branch.variant] = launched(short, at)
+            launches[branch.variant] = launched(node, schedule, at, fits is not None)
         near = parse(branch.text(names)) if branch.comparisons else None
         both = [c for c in (fits, near) if c is not None]
         choices.append((sympy.And(*both) if both else None, launches[branch.variant]))
     if fits is not None:
-        choices.append((None, launched(*max(schedules, key=lambda s: prod(s[1])), "_long")))
+        largest = max(schedules, key=lambda s: prod(s[1]))
+        choices.append((None, launched(node, *largest, False, "_long")))
     return NodePlan(allocate, None, tuple(choices), node.origins, fallbacks=fallbacks)
-
-
-def _in_32_bits(
-    node: Kernel, schedule: Schedule, hints: Mapping[str, int]
-) -> sympy.logic.boolalg.Boolean | None:
-    """The sizes at which a kernel whose index arithmetic takes 64 bits for the largest needs but
-    32: where the places along several axes of dynamic sizes are quotients, or are counted by scans,
-    each of which takes that for every element (nearest neighbours of 24 x 40 x 40 x 96 of bf16 on
-    an H100: 717 us in 64 bits, 200 by torch). None of others, and where the hints need 64."""
-    spaces = (node.axes, *(phase.axes for phase in node.phases))
-    many = any(sum(a.extent != 1 for a in axes) > 1 for axes in spaces)
-    places = any(isinstance(s, Reduce | Scan) and s.op.startswith("arg") for s in statements(node))
-    if schedule.index_bits == 32 or not (many or places):
-        return None
-    size = size_in_32_bits(node)
-    if size is None or evaluate(size, hints) > FITS:
-        return None
-    return sympy.Le(size, FITS)
 
 
 def _dynamic(node: Kernel) -> list[str]:

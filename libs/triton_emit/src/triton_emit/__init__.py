@@ -16,7 +16,7 @@ from triton_emit.errors import (
 )
 from triton_emit.forms.lists import likeness, list_schedule, words_of
 from triton_emit.prologue import emit_prologue
-from triton_emit.schedule import FITS, Schedule, default_schedule, size_in_32_bits
+from triton_emit.schedule import FITS, Schedule, default_schedule, index_bits, size_in_32_bits
 from triton_emit.scores import emit_scores
 from triton_emit.source import EpilogueSource, PrologueSource, ScoreSource, TritonKernel
 
@@ -24,6 +24,6 @@ __all__ = [
     "FITS", "BadEpilogue", "BadPrologue", "BadSchedule", "Emitter", "EpilogueSource",
     "PrologueSource", "Schedule", "ScoreSource", "TritonEmitError", "TritonKernel",
     "UnsupportedDType", "UnsupportedKernel", "as_kind", "candidate_schedules", "default_schedule",
-    "emit", "emit_epilogue", "emit_list", "emit_prologue", "emit_scores", "likeness",
-    "list_schedule", "size_in_32_bits", "words_of",
+    "emit", "emit_epilogue", "emit_list", "emit_prologue", "emit_scores", "index_bits",
+    "likeness", "list_schedule", "size_in_32_bits", "words_of",
 ]  # fmt: skip

@@ -7,25 +7,32 @@ import torch
 
 import triton_emit
 from loop_ir import Kernel
+from planner.schedules.sizes import in_32_bits
 from triton_emit import Schedule
 from wrapper_ir import Device
 
 
 def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
     """triton_emit's, overlapping the launch before it where all that it touches is on a GPU that
-    can do that."""
-    return _overlapping(triton_emit.default_schedule(kernel, hints), (kernel,))
+    can do that, and with the places in 32 bits where it is launched so at the hints."""
+    return _launched(triton_emit.default_schedule(kernel, hints), kernel, hints)
 
 
 def candidate_schedules(kernel: Kernel, hints: Mapping[str, int]) -> tuple[Schedule, ...]:
     """The same of a few that may be faster, that one first."""
     found = triton_emit.candidate_schedules(kernel, hints)
-    return tuple(_overlapping(schedule, (kernel,)) for schedule in found)
+    return tuple(_launched(schedule, kernel, hints) for schedule in found)
 
 
 def list_schedule(kernels: Sequence[Kernel], hints: Mapping[str, int]) -> Schedule:
     """The same for kernels that are one launch."""
     return _overlapping(triton_emit.list_schedule(kernels, hints), kernels)
+
+
+def _launched(schedule: Schedule, kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
+    if kernel.symbols and schedule.index_bits == 64 and in_32_bits(kernel, hints) is not None:
+        schedule = replace(schedule, index_bits=32)
+    return _overlapping(schedule, (kernel,))
 
 
 def _overlapping(schedule: Schedule, kernels: Sequence[Kernel]) -> Schedule:

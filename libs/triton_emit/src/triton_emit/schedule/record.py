@@ -8,7 +8,7 @@ import sympy
 
 from loop_ir import Indirect, Kernel, Symbol
 from loop_ir.ir import expression, ranges_of, statements
-from symexpr import Max, Ranges, bounds
+from symexpr import CeilDiv, FloorDiv, Max, Ranges, bounds
 
 Kind = Literal["flat", "tiled", "persistent", "looped"]
 INT32_MAX = 2**31 - 1
@@ -90,12 +90,14 @@ def size_in_32_bits(kernel: Kernel) -> sympy.Expr | None:
     if any(s.low is None or s.low < 0 for s in kernel.symbols):
         return None
     most: dict[sympy.Expr, int] = {}
-    for e in (*_counted(kernel), *map(_symbol, kernel.symbols)):
+    counted = [*_counted(kernel), *map(_symbol, kernel.symbols)]
+    counted += [d.args[0] for e in counted for d in e.atoms(FloorDiv, CeilDiv)]
+    for e in counted:
         size = _size(e, extents)
         if size is None:
             return None
         for term, number in sympy.expand(size).as_coefficients_dict().items():
-            most[term] = max(most.get(term, 0), int(number))
+            most[term] = max(most.get(term, 0), int(sympy.ceiling(number)))
     least = {s: Max(1, s) for s in map(_symbol, kernel.symbols)}  # no factor hides another
     return sympy.Add(*(number * term for term, number in most.items())).xreplace(least)
 
@@ -105,7 +107,8 @@ def _symbol(size: Symbol) -> sympy.Symbol:
 
 
 def _size(e: sympy.Expr, extents: Mapping[sympy.Symbol, sympy.Expr]) -> sympy.Expr | None:
-    """What neither an expression of sizes and axes nor any part of it passes, whatever its sign."""
+    """What neither an expression of sizes and axes nor any part of it passes, whatever its sign,
+    but for what is divided."""
     if e.is_Integer:
         return abs(e)
     if e.is_Symbol:
@@ -118,6 +121,8 @@ def _size(e: sympy.Expr, extents: Mapping[sympy.Symbol, sympy.Expr]) -> sympy.Ex
         return None
     if e.is_Mul:
         return sympy.Mul(*parts)
+    if isinstance(e, FloorDiv | CeilDiv) and e.args[1].is_Integer and e.args[1] > 0:
+        return parts[0] / e.args[1] + 1
     if e.is_Add or type(e).__name__ in _NEVER_LARGER:
         return sympy.Add(*parts)
     return None
