@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from loop_ir import Kernel, parse_kernel
+from loop_ir import DType, Kernel, parse_kernel
 from triton_emit import BadSchedule, Schedule, candidate_schedules, default_schedule, emit
 
 SOFTMAX = """\
@@ -170,3 +171,36 @@ def test_functions_of_long_rows_are_computed_once(
 ) -> None:
     text = TWO.replace("WIDTH", str(width)).replace("exp(", f"{function}(")
     assert default_schedule(parse_kernel(text), {}) == expected
+
+
+PLACE = """\
+kernel place(
+    x: KIND[37, 21] cuda:0,
+    out y: i64[37] cuda:0,
+    out z: i64[37] cuda:0,
+):
+  parallel i0 < 37:
+    over r0 < 21:
+      v0 = load x[i0*21 + r0] : KIND
+      v1 = reduce argmax(v0) : i64
+      v2 = reduce argmin(v0) : i64
+    once:
+      store y[i0] = v1
+      store z[i0] = v2
+"""
+
+
+@pytest.mark.parametrize("kind", ["f32", "bf16", "i16"])
+def test_places_of_extremes(kind: str, tools: SimpleNamespace) -> None:
+    """The first of equal ones, or of those that are NaN."""
+    x = np.random.default_rng(0).integers(-3, 3, (37, 21)).astype(np.float32)
+    if kind != "i16":
+        x[3, 4], x[5, 20], x[6, 2:20], x[7], x[8] = np.nan, np.nan, np.nan, -np.inf, np.inf
+    dtype = DType(kind)
+    given = tools.to_numpy(
+        tools.to_torch(x.astype("int16" if kind == "i16" else np.float32), dtype), dtype
+    )
+    kernel = parse_kernel(PLACE.replace("KIND", kind))
+    assert default_schedule(kernel, {}).rblock == 8
+    for rblock in (4, 8, 16):
+        tools.check(kernel, Schedule("persistent", 8, rblock), {"x": given})

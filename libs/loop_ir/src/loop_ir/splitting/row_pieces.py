@@ -10,12 +10,15 @@ import sympy
 from loop_ir.ir.analysis import JOINS, identity
 from loop_ir.ir.body import Body, fresh_values
 from loop_ir.ir.names import Name, operands, renamed, results, statements, symbol_names
-from loop_ir.ir.nodes import Axis, Kernel, Load, Phase, Reduce, Scan, Stmt, Store
+from loop_ir.ir.nodes import Axis, Indirect, Kernel, Load, Phase, Reduce, Scan, Stmt, Store
 from loop_ir.ir.renaming import fresh_symbols
 from loop_ir.ir.rewrite import ranges_of
 from symexpr import bounds
+from tensor_ir import DType
 
 _MOST_PIECES = 4
+# Reductions that are done in two passes.
+_TWICE = ("welford", "argmax", "argmin")
 # The longest pieces that are all as long.
 NARROW_PIECE = 64
 
@@ -38,7 +41,7 @@ def row_of_pieces(kernel: Kernel) -> int:
     folds = [s for s in statements(kernel) if isinstance(s, Reduce | Scan)]
     for s in folds:
         rounds = s.dtype.is_float and s.dtype.itemsize < 4 and s.op not in ("max", "min")
-        if rounds or isinstance(s, Scan) or s.op not in (*JOINS, "welford"):
+        if rounds or isinstance(s, Scan) or s.op not in (*JOINS, *_TWICE):
             return 0
     extents = [a.extent for space in spaces for a in space]
     return _bounds(kernel, extents[0])[1] if len(extents) == 1 else 0
@@ -177,20 +180,34 @@ def _loads_first(bodies: Mapping[Axis, list[Stmt]]) -> Iterator[Phase]:
 
 
 def _in_two_passes(kernel: Kernel, fresh: Iterator[str]) -> Iterator[Phase]:
-    """The phases, with means and sums of squared distances from them as sums."""
+    """The phases, with means and sums of squared distances from them as sums, and the places of
+    extremes as the first of those that are equal to them, or NaN."""
+    types = {name: s.dtype for s in statements(kernel) if not isinstance(s, Indirect | Store)
+             for name in results(s)}  # fmt: skip
     for phase in kernel.phases:
-        found = [s for s in phase.body if isinstance(s, Reduce) and s.op == "welford"]
+        found = [s for s in phase.body if isinstance(s, Reduce) and s.op not in JOINS]
         body = Body(fresh, (s for s in phase.body if s not in found))
-        once, again = Body(fresh), Body(fresh)
+        once, again, last = Body(fresh), Body(fresh), Body(fresh)
         for stmt in found:
-            (value,), (mean, m2), dtype = stmt.args, stmt.outs, stmt.dtype
-            total = body.reduce(dtype, "sum", value)
-            (axis,) = phase.axes
-            count = once.compute(dtype, "cast", once.number(axis.extent))
-            if axis.extent.is_Integer:
-                count = once.const(float(axis.extent), dtype)
-            once.compute(dtype, "div", total, count, out=mean)
-            diff = again.compute(dtype, "sub", value, mean)
-            again.reduce(dtype, "sum", again.compute(dtype, "mul", diff, diff), out=m2)
+            (value,), dtype, (axis,) = stmt.args, stmt.dtype, phase.axes
+            kind = types[value]
+            if stmt.op == "welford":
+                mean, m2 = stmt.outs
+                total = body.reduce(dtype, "sum", value)
+                count = once.compute(dtype, "cast", once.number(axis.extent))
+                if axis.extent.is_Integer:
+                    count = once.const(float(axis.extent), dtype)
+                once.compute(dtype, "div", total, count, out=mean)
+                diff = again.compute(dtype, "sub", value, mean)
+                again.reduce(dtype, "sum", again.compute(dtype, "mul", diff, diff), out=m2)
+                continue
+            equal = again.test("eq", value, body.reduce(kind, stmt.op[3:], value))
+            if kind.is_float:
+                equal = again.test("or", equal, again.test("ne", value, value))
+            none = again.const(int(identity("min", DType.i32)), DType.i32)
+            place = again.number(axis.symbol, DType.i32)
+            place = again.compute(DType.i32, "where", equal, place, none)
+            first = again.reduce(DType.i32, "min", place)
+            last.compute(dtype, "cast", first, out=stmt.outs[0])
         yield from (Phase(phase.axes, tuple(body)), Phase((), tuple(once)))
-        yield Phase(phase.axes, tuple(again))
+        yield from (Phase(phase.axes, tuple(again)), Phase((), tuple(last)))
