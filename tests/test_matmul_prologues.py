@@ -281,6 +281,9 @@ def test_what_stays_a_kernel(options: dict[str, Any]) -> None:
     words = torch.randint(0, 9, (K, N))
     compiled = compile_cli.compile(lambda x, q: x @ q.float(), (x, words), options=settings)
     assert count(compiled) == (2, 0)  # no template loads 64-bit integers
+    compiled = compile_cli.compile(lambda x, w: x.flip(0) @ w, (x, w), options=settings)
+    assert count(compiled) == (2, 0)  # nor rows from the last to the first
+    torch.testing.assert_close(compiled(x, w), x.flip(0) @ w)
 
 
 @pytest.mark.parametrize("examples", [5, pytest.param(30, marks=pytest.mark.slow)])

@@ -22,8 +22,9 @@ from wrapper_ir.analysis import walk
 from wrapper_ir.memory import hint_env, peak_bytes
 
 Run = Callable[..., object]
-# The share of all that a call holds, arguments included, by which two streams may raise that.
-_MEMORY = 0.05
+# The share of all that a call holds, arguments included, by which two streams may raise that, and
+# bytes that are no more to torch's allocator, which takes as many at a time.
+_MEMORY, _FEW = 0.05, 20 << 20
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,7 @@ def _why_not(one: Program, two: Program) -> str:
     held = [p.type for p in one.params if p.type is not None]
     held += [op.type for op in one.ops if isinstance(op, Constant)]
     peak = peak_bytes(one)
-    if peak_bytes(two) - peak > _MEMORY * (peak + sum(t.storage_bytes(hints) for t in held)):
+    whole = peak + sum(t.storage_bytes(hints) for t in held)
+    if peak_bytes(two) - peak > max(_MEMORY * whole, _FEW):
         return "more memory would be held"
     return ""
