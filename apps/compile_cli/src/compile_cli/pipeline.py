@@ -24,17 +24,8 @@ from aten_lowering.passes import FxPass
 from aten_lowering.passes.convolution_bias import convolution_bias
 from aten_lowering.passes.pad_matmuls import pad_matmuls
 from aten_lowering.passes.pointwise_convolutions import pointwise_convolutions
+from compile_cli import hosts
 from compile_cli.garbage import collected_later
-from compile_cli.hosts import (
-    ASSERT_FINITE,
-    Outside,
-    align_inputs,
-    build_program,
-    finished_run,
-    in_memory_run,
-    mutated_inputs,
-    partition,
-)
 from compile_cli.options import Options
 from compile_cli.record import Record
 from compile_cli.refusals import plan_refusals
@@ -127,7 +118,7 @@ def compile_graph(
         return "\n".join(filter(None, (compiled.explain(), last.explain())))
 
     lazy = lazy_inputs(gm)
-    run = in_memory_run(compiled.run, lazy)
+    run = hosts.in_memory_run(compiled.run, lazy)
     return replace(compiled, run=run, lazy=lazy, explain=explained)
 
 
@@ -147,9 +138,9 @@ def compile_loop(
     with kernels.compiling():
         made = host_program(lowered, fusing, options, record, kernels, given=given, owned=owned)
         program, planned = made.program, made.planned
-        outside = Outside(constants_of(lowered), made.operators)
+        outside = hosts.Outside(constants_of(lowered), made.operators)
         build = partial(
-            build_program,
+            hosts.build_program,
             kernels=kernels,
             outside=outside,
             options=options,
@@ -182,8 +173,8 @@ def compile_loop(
         return "\n".join(filter(None, (*texts, str(found or ""))))
 
     needed = tuple(i for i, p in enumerate(program.params) if p.name in planned.aligned)
-    taken = tuple(i for i in mutated_inputs(program) if program.params[i].name in owned)
-    finished, graphs = finished_run(run, program, needed, (), options, lending, taken)
+    taken = tuple(i for i in hosts.mutated_inputs(program) if program.params[i].name in owned)
+    finished, graphs = hosts.finished_run(run, program, needed, (), options, lending, taken)
     return CompiledGraph(
         loop=made.loop,
         fused=made.fused,
@@ -284,14 +275,14 @@ def host_program(
         controls = [DefineControl(name, *astuple(c)) for name, c in lowered.controls.items()]
         program = replace(program, ops=(*defines, *controls, *program.ops))
         if called:
-            program = align_inputs(program, planned.aligned)
+            program = hosts.align_inputs(program, planned.aligned)
         record.after("wrapper", "assemble", program)
         passes: list[Pass[Program]] = [DedupeKernels(), OverlapCollectives()]
         if options.nan_asserts:
-            passes.insert(0, AssertFinite(ASSERT_FINITE, UNFILLED))
+            passes.insert(0, AssertFinite(hosts.ASSERT_FINITE, UNFILLED))
         memory: list[Pass[Program]] = [InsertFrees(), *[PlanMemory()] * options.plan_memory]
         if options.cuda_graphs and not called:
-            passes.append(partition(options, memory))
+            passes.append(hosts.partition(options, memory))
         finish = partial(
             run_passes, verify=options.verify, on_pass=lambda n, p: record.after("wrapper", n, p)
         )

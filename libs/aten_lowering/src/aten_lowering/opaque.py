@@ -26,18 +26,11 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
 
+from aten_lowering import meta
 from aten_lowering.custom_operators import is_functionalized
 from aten_lowering.errors import CannotLower
 from aten_lowering.extern import extern_argument
 from aten_lowering.memory import lazy_memory, storage_key
-from aten_lowering.meta import (
-    SYMBOLIC,
-    expr,
-    is_control,
-    op_name,
-    tensor_type,
-    unsupported,
-)
 from aten_lowering.symbols import hangs_on_data, sizes_without_origin
 from aten_lowering.user_kernels import is_launch, writes_in_place
 
@@ -172,7 +165,7 @@ class _Parts:
             self.reasons[node] = refused or str(untyped)
             members = {node} | (set(node.users) if untyped is not None else _items(node))
             if untyped is not None and any(n.op == "output" for n in members):
-                raise unsupported(node, untyped) from untyped
+                raise meta.unsupported(node, untyped) from untyped
             self._join(members)
 
     def _join(self, members: set[fx.Node]) -> None:
@@ -282,7 +275,7 @@ class _Parts:
 
         def passed(value: Any) -> Any:
             """A size that stands in a call, and is no node, is passed, too."""
-            if not isinstance(value, SYMBOLIC):
+            if not isinstance(value, meta.SYMBOLIC):
                 return value
             if str(value) not in sizes:
                 sizes[str(value)] = value, graph.placeholder(f"size_{len(sizes)}")
@@ -297,7 +290,7 @@ class _Parts:
         _placeholders_first(graph)
         cause = next(n for n in members if n in self.reasons)
         values = [n.meta.get("val") for n in results]
-        op = op_name(cause)
+        op = meta.op_name(cause)
         if not isinstance(cause.target, OpOverload):
             op = str(getattr(cause.target, "__name__", op))
         module, acts = fx.GraphModule(self.root, graph), any(map(_acts, members))
@@ -326,12 +319,12 @@ def attribute(root: torch.nn.Module, node: fx.Node) -> object:
 def call_reason(node: fx.Node) -> str | None:
     """Why a call is none that the IR can say; None where it can."""
     known = isinstance(node.target, OpOverload | Opaque) or node.target is operator.getitem
-    if is_launch(node) or is_functionalized(node) or is_control(node):
+    if is_launch(node) or is_functionalized(node) or meta.is_control(node):
         return None
     if not known and isinstance(node.meta.get("val"), _NUMBERS):
         return None
     if not known:
-        return f"`{op_name(node)}` is no ATen op"
+        return f"`{meta.op_name(node)}` is no ATen op"
     try:
         extern_argument(
             [a for a in tree_leaves((node.args, node.kwargs)) if not isinstance(a, fx.Node)]
@@ -346,9 +339,9 @@ def value_reason(value: Any) -> CannotLower | None:
     try:
         for leaf in tree_leaves(value):
             if isinstance(leaf, Tensor):
-                tensor_type(leaf)
-            elif isinstance(leaf, (*SYMBOLIC, torch.SymBool)):
-                expr(leaf)
+                meta.tensor_type(leaf)
+            elif isinstance(leaf, (*meta.SYMBOLIC, torch.SymBool)):
+                meta.expr(leaf)
             elif not (leaf is None or isinstance(leaf, bool | int | float | str)):
                 raise CannotLower(f"a value of type {type(leaf).__name__}")
     except CannotLower as e:

@@ -2,15 +2,8 @@
 
 from collections.abc import Sequence
 
+from cpp_emit import extern
 from cpp_emit.errors import SchemaError, UnsupportedArgument
-from cpp_emit.extern import (
-    DispatcherCall,
-    NotExpressible,
-    device_code,
-    dispatcher_call,
-    shim_call,
-    string_literal,
-)
 from cpp_emit.schema import Schemas, lookup
 from cpp_emit.sites import call_split
 from cpp_emit.writer import Writer
@@ -27,12 +20,12 @@ def write_call(
         reasons.append("no schema is known of it")
     else:
         try:
-            return _dispatch(w, op, dispatcher_call(op, schema, w))
-        except NotExpressible as reason:
+            return _dispatch(w, op, extern.dispatcher_call(op, schema, w))
+        except extern.NotExpressible as reason:
             reasons.append(f"torch's dispatcher ABI cannot take {reason}")
     try:
         return _shim(w, op)
-    except NotExpressible as reason:
+    except extern.NotExpressible as reason:
         reasons.append(str(reason))
     if not python_fallback:
         raise UnsupportedArgument(
@@ -76,7 +69,7 @@ def write_results(w: Writer, op: ExternCall, outs: Outs) -> None:
             w.line(f"{w.names[name]}.set_origin({w.tensor(op.alias)}.origin());")
 
 
-def _dispatch(w: Writer, op: ExternCall, call: DispatcherCall) -> None:
+def _dispatch(w: Writer, op: ExternCall, call: extern.DispatcherCall) -> None:
     is_list = len(call.returns) == 1 and call.returns[0].is_list
     if not is_list and op.outs and len(op.outs) != len(call.returns):
         raise SchemaError(
@@ -84,13 +77,13 @@ def _dispatch(w: Writer, op: ExternCall, call: DispatcherCall) -> None:
             f"{len(call.returns)}"
         )
     slots = max(len(call.arguments), len(call.returns), 1)
-    at = string_literal(where(op))
+    at = extern.string_literal(where(op))
     result = w.names.fresh(f"{first_name(op)}_results") if call.returns else ""
     assign = f"auto {result} = " if result else ""
     stack = list(call.arguments) or [""]
     stack[0] = "{{" + stack[0]
     stack[-1] += "}}"
-    operator = [string_literal(call.op), string_literal(call.overload), at]
+    operator = [extern.string_literal(call.op), extern.string_literal(call.overload), at]
     w.call(f"{assign}call<{slots}>", [*operator, *stack], op.comment)
     if is_list:
         items = w.names.fresh(f"{first_name(op)}_list")
@@ -113,9 +106,9 @@ def _dispatch(w: Writer, op: ExternCall, call: DispatcherCall) -> None:
 
 
 def _shim(w: Writer, op: ExternCall) -> None:
-    function, arguments, target = shim_call(op, w)
+    function, arguments, target = extern.shim_call(op, w)
     if op.tuple_result or len(op.outs) > 1:
-        raise NotExpressible(f"the C function {function} has one result")
+        raise extern.NotExpressible(f"the C function {function} has one result")
     out = op.outs[0] if op.outs else None
     if target is not None:
         device = w.type(target).device
@@ -124,14 +117,14 @@ def _shim(w: Writer, op: ExternCall) -> None:
     elif out is not None:
         device = out[1].device
         var = w.define(out[0], out[1])
-        w.call(f"Tensor {var} = empty", [*w.layout(out[1]), device_code(device)], op.comment)
+        w.call(f"Tensor {var} = empty", [*w.layout(out[1]), extern.device_code(device)], op.comment)
     else:
-        raise NotExpressible(f"the C function {function} needs the type of its result")
+        raise extern.NotExpressible(f"the C function {function} needs the type of its result")
     callee = f"aoti_torch_{device.kind}_{function}"
     if device.kind == "cuda":
         callee = f"TORCH_CUDA({callee})"
     w.call(
-        f"shim({string_literal(where(op))}, {callee}",
+        f"shim({extern.string_literal(where(op))}, {callee}",
         [f"{var}.get()", *arguments[:-1], f"{arguments[-1]})"],
     )
     if target is not None and out is not None:
@@ -151,7 +144,7 @@ def _callback(w: Writer, op: ExternCall, site: int, reasons: Sequence[str]) -> N
         [
             "self",
             str(site),
-            string_literal(where(op)),
+            extern.string_literal(where(op)),
             str(len(kept)),
             w.pointers(parts.tensors),
             w.int64s(parts.ints),

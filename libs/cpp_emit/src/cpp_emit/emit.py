@@ -17,16 +17,8 @@ from cpp_emit.schema import Schemas
 from cpp_emit.sites import fingerprint, sites, split
 from cpp_emit.writer import Writer
 from symexpr import one_line
-from wrapper_ir import Device, TensorType, print_type
+from wrapper_ir import Device, TensorType, analysis, print_type
 from wrapper_ir import ops as ir
-from wrapper_ir.analysis import (
-    definitions,
-    kernels,
-    programs,
-    sizes_of_params,
-    subgraph_of,
-    walk,
-)
 from wrapper_ir.collectives import as_plain
 
 Mode = Literal["lazy", "aot"]
@@ -72,16 +64,16 @@ class _Library:
         self.program = program
         self.schemas = schemas
         self.fallback = fallback
-        ops = [op for each in programs(program) for op in walk(each.ops)]
+        ops = [op for each in analysis.programs(program) for op in analysis.walk(each.ops)]
         self.site_of = {id(op): number for number, op in enumerate(sites(program))}
-        self.kernels = kernels(program)
+        self.kernels = analysis.kernels(program)
         self.constants = [op for op in ops if isinstance(op, ir.Constant)]
         self.device_of: dict[int, Device] = {}
         self.uses_cuda = False
-        for each in programs(program):
+        for each in analysis.programs(program):
             types = _types(each)
             self.uses_cuda |= any(type.device.kind == "cuda" for type in types.values())
-            launches = [op for op in walk(each.ops) if isinstance(op, ir.Launch)]
+            launches = [op for op in analysis.walk(each.ops) if isinstance(op, ir.Launch)]
             self.device_of |= {id(op): launch_device(op, types) for op in launches}
         on_gpu = {
             op.kernel
@@ -179,7 +171,7 @@ class _Function:
     def __init__(self, library: _Library, program: ir.Program) -> None:
         self.library = library
         self.program = program
-        ops = list(walk(program.ops))
+        ops = list(analysis.walk(program.ops))
         launches = [library.device_of[id(op)] for op in ops if isinstance(op, ir.Launch)]
         devices = {device for device in launches if device.kind == "cuda"}
         self.only_device = devices.pop() if len(devices) == 1 else None
@@ -208,7 +200,7 @@ class _Function:
         for number, name in enumerate(ints):
             w.symbols.add(name)
             w.line(f"const int64_t {w.names[name]} = in.ints[{number}];")
-        for op in sizes_of_params(p):
+        for op in analysis.sizes_of_params(p):
             self._symbol(op)
         for symbol in p.symbols:
             if symbol.name in w.symbols and (symbol.low, symbol.high) != (None, None):
@@ -271,7 +263,7 @@ class _Function:
                 bodies = [self.subgraphs[name] for name in op.subgraphs]
                 functions = tuple(body.functions[0] for body in bodies)
                 self.subgraphs[op.name] = Callee(functions, bodies[-1].program, op)
-            case ir.ExternCall() if (subgraph := subgraph_of(op)) is not None:
+            case ir.ExternCall() if (subgraph := analysis.subgraph_of(op)) is not None:
                 write_subgraph_call(w, op, self.subgraphs[subgraph])
             case ir.ExternCall():
                 site = self.library.site_of[id(op)]
@@ -377,8 +369,8 @@ def _head(program: ir.Program, kind: str) -> str:
 def _types(program: ir.Program) -> dict[str, TensorType]:
     """The type of every tensor of a program, and of what a descriptor describes, by name."""
     out = {p.name: p.type for p in program.params if p.type is not None}
-    for op in walk(program.ops):
-        out.update(definitions(op))
+    for op in analysis.walk(program.ops):
+        out.update(analysis.definitions(op))
         if isinstance(op, ir.Describe) and op.src in out:
             out[op.out] = out[op.src]
     return out

@@ -20,20 +20,11 @@ from tensor_ir import (
     print_symbol,
     print_type,
 )
+from wrapper_ir import errors
 from wrapper_ir import ops as ir
 from wrapper_ir.analysis import evaluate_type, extent, sizes_of_params, subgraph_of
 from wrapper_ir.collectives import as_plain
 from wrapper_ir.control import Steps, run_control
-from wrapper_ir.errors import (
-    AssertionFailed,
-    InputCountMismatch,
-    InputMismatch,
-    MissingConstant,
-    ResultMismatch,
-    StorageTooSmall,
-    UndefinedKernel,
-    UndefinedName,
-)
 
 Ints = tuple[int, ...]
 
@@ -140,14 +131,16 @@ def bind_inputs(program: ir.Program, inputs: Sequence[Any], runtime: Runtime) ->
         value = named[param.name]
         if param.type is None:
             if not isinstance(value, int) or isinstance(value, bool):
-                raise InputMismatch(param.name, "an integer", repr(value))
+                raise errors.InputMismatch(param.name, "an integer", repr(value))
             env[param.name] = value
             continue
         dtype, size = runtime.dtype(value), runtime.size(value)
         if dtype != param.type.dtype:
-            raise InputMismatch(param.name, param.type.dtype.value, dtype.value)
+            raise errors.InputMismatch(param.name, param.type.dtype.value, dtype.value)
         if len(size) != len(param.type.size):
-            raise InputMismatch(param.name, f"rank {len(param.type.size)}", f"rank {len(size)}")
+            raise errors.InputMismatch(
+                param.name, f"rank {len(param.type.size)}", f"rank {len(size)}"
+            )
     for op in sizes_of_params(program):
         tensor = named[op.tensor]
         env[op.symbol] = op.value(runtime.size(tensor), runtime.stride(tensor))
@@ -156,7 +149,7 @@ def bind_inputs(program: ir.Program, inputs: Sequence[Any], runtime: Runtime) ->
         if value is not None and (
             (s.low is not None and value < s.low) or (s.high is not None and value > s.high)
         ):
-            raise InputMismatch(s.name, print_symbol(s), str(value))
+            raise errors.InputMismatch(s.name, print_symbol(s), str(value))
     for param in program.params:
         if param.type is not None:
             _check_input(param.name, param.type, named[param.name], runtime, env)
@@ -165,7 +158,7 @@ def bind_inputs(program: ir.Program, inputs: Sequence[Any], runtime: Runtime) ->
 
 def _named(program: ir.Program, inputs: Sequence[Any]) -> dict[str, Any]:
     if len(inputs) != len(program.params):
-        raise InputCountMismatch(len(program.params), len(inputs))
+        raise errors.InputCountMismatch(len(program.params), len(inputs))
     return {p.name: v for p, v in zip(program.params, inputs, strict=True)}
 
 
@@ -175,9 +168,9 @@ def _check_input(
     expected, stride, _ = evaluate_type(type, env)
     size, got = runtime.size(value), runtime.stride(value)
     if size != expected:
-        raise InputMismatch(name, f"size {expected} ({print_type(type)})", f"size {size}")
+        raise errors.InputMismatch(name, f"size {expected} ({print_type(type)})", f"size {size}")
     if not same_addresses(size, stride, got):
-        raise InputMismatch(name, f"stride {stride} ({print_type(type)})", f"stride {got}")
+        raise errors.InputMismatch(name, f"stride {stride} ({print_type(type)})", f"stride {got}")
 
 
 def same_addresses(size: Ints, a: Ints, b: Ints) -> bool:
@@ -215,14 +208,14 @@ def _step(machine: _Machine, op: ir.Op) -> None:
         case ir.Assert():
             if not bool(evaluate(op.condition, env)):
                 values = ", ".join(f"{k}={v}" for k, v in env.items())
-                raise AssertionFailed(f"{op.message} ({values})" if values else op.message)
+                raise errors.AssertionFailed(f"{op.message} ({values})" if values else op.message)
         case ir.Constant():
             if op.key not in machine.constants:
-                raise MissingConstant(op.out, op.key)
+                raise errors.MissingConstant(op.out, op.key)
             value = machine.constants[op.key]
             dtype = runtime.dtype(value)
             if dtype != op.type.dtype:
-                raise InputMismatch(op.out, op.type.dtype.value, dtype.value)
+                raise errors.InputMismatch(op.out, op.type.dtype.value, dtype.value)
             _check_input(op.out, op.type, value, runtime, env)
             _own(machine, op.out, op.type, value)
         case ir.Allocate():
@@ -243,7 +236,7 @@ def _step(machine: _Machine, op: ir.Op) -> None:
             _describe(machine, op)
         case ir.Launch():
             if op.kernel not in machine.kernels:
-                raise UndefinedKernel(f"no kernel {op.kernel}")
+                raise errors.UndefinedKernel(f"no kernel {op.kernel}")
             grid = tuple(int(evaluate(g, env)) for g in op.grid)
             args = [_value(machine, a) for a in op.args]
             if 0 not in grid:
@@ -258,7 +251,7 @@ def _step(machine: _Machine, op: ir.Op) -> None:
 
 def _tensor(machine: _Machine, name: str) -> Any:
     if name not in machine.tensors:
-        raise UndefinedName(f"no tensor {name} is alive here")
+        raise errors.UndefinedName(f"no tensor {name} is alive here")
     return machine.tensors[name]
 
 
@@ -277,7 +270,7 @@ def _share(machine: _Machine, name: str, type: TensorType, storage: _Storage) ->
     size, stride, offset = evaluate_type(type, machine.env)
     needed, itemsize = type.storage_bytes(machine.env), type.dtype.itemsize
     if needed > storage.bytes:
-        raise StorageTooSmall(name, needed, storage.bytes)
+        raise errors.StorageTooSmall(name, needed, storage.bytes)
     offset = offset - storage.start // itemsize if extent(size, stride) else 0
     value = machine.runtime.as_strided(storage.root, size, stride, offset, type.dtype)
     machine.tensors[name] = value
@@ -302,7 +295,7 @@ def _extern(machine: _Machine, op: ir.ExternCall) -> None:
         result = _subgraph(machine, subgraph, args, op.outs)
     results = tuple(result) if op.tuple_result else (result,) * min(1, len(op.outs))
     if len(results) != len(op.outs):
-        raise ResultMismatch(
+        raise errors.ResultMismatch(
             op.target, "a tuple", f"{len(results)} results", f"{len(op.outs)} results"
         )
     for symbol, (i, dim) in op.places().items():
@@ -359,7 +352,7 @@ def _conformed(
         runtime.copy(value, copy)
         return copy
     found = f"{dtype.value}{list(got)} stride {got_stride}"
-    raise ResultMismatch(target, name, f"{print_type(type)} = {list(size)} {stride}", found)
+    raise errors.ResultMismatch(target, name, f"{print_type(type)} = {list(size)} {stride}", found)
 
 
 def _value(machine: _Machine, arg: Arg) -> Any:

@@ -9,27 +9,8 @@ import sympy
 
 from symexpr import SymexprError, evaluate, symbol
 from tensor_ir import NAME, TARGET, Arg, DType, Ref, print_type
-from wrapper_ir import errors
+from wrapper_ir import analysis, errors
 from wrapper_ir import ops as ir
-from wrapper_ir.analysis import (
-    accesses,
-    bound_symbols,
-    definitions,
-    descriptor_kind,
-    evaluate_type,
-    expressions,
-    free_symbols,
-    kernels,
-    param_roots,
-    programs,
-    sample_envs,
-    sizes_of_params,
-    storages,
-    subgraph_of,
-    type_expressions,
-    uses,
-    written,
-)
 from wrapper_ir.captures import callees, reached, stops
 from wrapper_ir.verify_state import (
     At,
@@ -62,7 +43,7 @@ def verify(program: ir.Program) -> None:
     Whether a layout with symbolic sizes is in bounds is tried at the bounds and hints of the
     symbols: what passes is not proven for every size (`interpret` checks the real sizes)."""
     try:
-        samples = sample_envs(program)
+        samples = analysis.sample_envs(program)
     except SymexprError as error:
         raise errors.InvalidExpression(f"an assertion has no value: {error}") from error
     state = State(program, samples, list(range(len(samples))))
@@ -70,8 +51,8 @@ def verify(program: ir.Program) -> None:
     _check_block(state, program.ops, "", top=True)
     if not program.ops or not isinstance(program.ops[-1], ir.Return):
         raise errors.MisplacedReturn("the program ends without return")
-    known = kernels(program)
-    for op in (op for p in programs(program) for op in p.ops):
+    known = analysis.kernels(program)
+    for op in (op for p in analysis.programs(program) for op in p.ops):
         if isinstance(op, ir.DefineKernel) and known[op.name] != op:
             raise errors.DuplicateDefinition(f"subgraphs differ in kernel {op.name}")
 
@@ -84,8 +65,8 @@ def _check_head(state: State) -> None:
     declared = [s.name for s in program.symbols]
     if len(set(declared)) != len(declared):
         raise errors.DuplicateDefinition(f"a symbol is declared twice among {', '.join(declared)}")
-    bound = {op.symbol for op in sizes_of_params(program)}
-    if unknown := free_symbols(program.given) - set(bound_symbols(program)):
+    bound = {op.symbol for op in analysis.sizes_of_params(program)}
+    if unknown := analysis.free_symbols(program.given) - set(analysis.bound_symbols(program)):
         raise errors.UnboundSymbol(f"nothing binds {', '.join(sorted(unknown))}, of what is given")
     for param in program.params:
         check_name(param.name, At())
@@ -97,7 +78,9 @@ def _check_head(state: State) -> None:
             state.tensors[param.name] = param.type
     for param in program.params:
         if param.type is not None:
-            unbound = free_symbols(type_expressions(param.type)) - bound - state.symbols
+            unbound = (
+                analysis.free_symbols(analysis.type_expressions(param.type)) - bound - state.symbols
+            )
             if unbound:
                 raise errors.UnboundSymbol(
                     f"nothing binds {', '.join(sorted(unbound))} of parameter {param.name}"
@@ -121,13 +104,13 @@ def _check_block(state: State, ops: Sequence[ir.Op], prefix: str, top: bool = Fa
 
 def _check_op(state: State, op: ir.Op, at: At, prefix: str) -> None:
     if not isinstance(op, ir.If):
-        for name in uses(op):
+        for name in analysis.uses(op):
             check_use(state, name, at)
             if name in state.descriptors and not isinstance(op, ir.Launch):
                 raise at.error(errors.InvalidDescriptor, f"{name} is a descriptor")
     if isinstance(op, ir.ExternCall):
         _check_binds(state, op, at, prefix)
-    unbound = free_symbols(expressions(op)) - state.symbols
+    unbound = analysis.free_symbols(analysis.expressions(op)) - state.symbols
     if unbound:
         raise at.error(errors.UnboundSymbol, f"{', '.join(sorted(unbound))} is not bound here")
     _check_written(state, op, at)
@@ -185,7 +168,7 @@ def _check_written(state: State, op: ir.Op, at: At) -> None:
     """What an op reads was written before, for every sample that comes here, and no communication
     that is under way uses what it writes. Of what a kernel or an
     operator mutates nobody knows whether it reads it too: that may be uninitialised."""
-    read, changed = accesses(op, state.kernels)
+    read, changed = analysis.accesses(op, state.kernels)
     for name in read:
         storage = state.storage[name]
         missing = [i for i in state.active if i not in storage.written and storage.bytes[i]]
@@ -225,7 +208,7 @@ def _check_kernel(state: State, op: ir.DefineKernel, at: At) -> None:
         if not all(NAME.fullmatch(part) or part.isdecimal() for part in name.split(".")):
             raise at.error(errors.InvalidKernel, f"{name!r} is no name of a parameter")
     for param in op.params:
-        known = param.kind in SCALAR_KINDS | POINTER_KINDS or descriptor_kind(param.kind)
+        known = param.kind in SCALAR_KINDS | POINTER_KINDS or analysis.descriptor_kind(param.kind)
         if not known:
             raise at.error(
                 errors.InvalidKernel, f"parameter {param.name} has unknown kind {param.kind}"
@@ -253,15 +236,15 @@ def _check_subgraph(state: State, op: ir.DefineSubgraph, at: At) -> None:
     except errors.VerifyError as error:
         error.add_note(f"in subgraph {program.name}")
         raise
-    roots = storages(program.ops, param_roots(program))
-    changed = written(program.ops, kernels(program), roots)
+    roots = analysis.storages(program.ops, analysis.param_roots(program))
+    changed = analysis.written(program.ops, analysis.kernels(program), roots)
     params = {param.name for param in program.params}
     constants = {op.out for op in program.ops if isinstance(op, ir.Constant)}
     if changed & constants:
         raise at.error(errors.InvalidSubgraph, f"it writes to {min(changed & constants)}")
     if op.captured and any(map(stops, reached(program.ops, callees(program.ops)))):
         raise at.error(errors.InvalidSubgraph, "the host waits for data in what is captured")
-    given = [roots[name] for name in uses(program.ops[-1])]
+    given = [roots[name] for name in analysis.uses(program.ops[-1])]
     if len(set(given)) != len(given) or (params | constants) & set(given):
         raise at.error(errors.InvalidSubgraph, "two results, or one and an argument, are one")
     state.subgraphs[program.name] = program
@@ -284,9 +267,11 @@ def _check_control(state: State, op: ir.DefineControl, at: At) -> None:
 
 def _check_call(state: State, op: ir.ExternCall, at: At) -> None:
     """Of a subgraph: what it calls is defined, and what it gives fits the parameters of that."""
-    called = state.subgraphs.get(subgraph_of(op) or "")
+    called = state.subgraphs.get(analysis.subgraph_of(op) or "")
     if called is None:
-        raise at.error(errors.UndefinedName, f"no subgraph {subgraph_of(op)} is defined here")
+        raise at.error(
+            errors.UndefinedName, f"no subgraph {analysis.subgraph_of(op)} is defined here"
+        )
     if op.kwargs or op.alias is not None or not op.tuple_result:
         raise at.error(errors.InvalidSubgraph, "a call gives a tuple, of its own")
     callee, skipped = called, 0
@@ -371,7 +356,7 @@ def _check_launch(state: State, op: ir.Launch, at: At) -> None:
 def _check_argument(state: State, param: ir.KernelParam, arg: Arg, at: At) -> None:
     if isinstance(arg, Ref):
         type = state.tensors[arg.name]
-        if (wanted := descriptor_kind(param.kind)) is not None:
+        if (wanted := analysis.descriptor_kind(param.kind)) is not None:
             _check_descriptor(state, param, wanted, arg, at)
             return
         if not param.kind.startswith("*") or arg.name in state.descriptors:
@@ -417,19 +402,19 @@ def _scalar_fits(kind: str, arg: Arg) -> bool:
 def _check_extern(state: State, op: ir.ExternCall, at: At, prefix: str) -> None:
     if not TARGET.fullmatch(op.target):
         raise at.error(errors.InvalidExtern, f"{op.target!r} is no operator name")
-    if subgraph_of(op) is not None:
+    if analysis.subgraph_of(op) is not None:
         _check_call(state, op, at)
     for name, _ in op.kwargs:
         if not NAME.fullmatch(name) or keyword.iskeyword(name):
             raise at.error(errors.InvalidExtern, f"{name!r} is no name of an argument")
-    arguments = set(uses(ir.ExternCall(op.target, op.args, op.kwargs)))
+    arguments = set(analysis.uses(ir.ExternCall(op.target, op.args, op.kwargs)))
     stray = [n for n in (*op.mutates, *([op.alias] if op.alias else [])) if n not in arguments]
     if stray:
         raise at.error(errors.InvalidExtern, f"{', '.join(stray)} is no argument")
     if len(op.outs) > 1 and not op.tuple_result:
         raise at.error(errors.InvalidExtern, f"{len(op.outs)} results that are no tuple")
     state.active = [i for i in state.active if i == 0 or _has_results(state, op, i)]
-    for name, type in definitions(op):
+    for name, type in analysis.definitions(op):
         if op.alias is not None:
             check_alias(state, name, type, op.alias, at)
         else:
@@ -441,15 +426,15 @@ def _has_results(state: State, op: ir.ExternCall, sample: int) -> bool:
     """Whether no result has a negative size in a sample, as none of a known layout has. An operator
     refuses what it would be for, as a convolution does a kernel larger than its input; nothing
     after it runs then."""
-    new = (t for _, t in definitions(op) if sample not in state.layouts.get(t, ()))
-    sizes = (evaluate_type(type, state.samples[sample])[0] for type in new)
+    new = (t for _, t in analysis.definitions(op) if sample not in state.layouts.get(t, ()))
+    sizes = (analysis.evaluate_type(type, state.samples[sample])[0] for type in new)
     return all(n >= 0 for size in sizes for n in size)
 
 
 def _check_copy(state: State, op: ir.CopyBack, at: At) -> None:
     src, dst = state.tensors[op.src], state.tensors[op.dst]
     for env in (state.samples[i] for i in state.active):
-        a, b = evaluate_type(src, env)[0], evaluate_type(dst, env)[0]
+        a, b = analysis.evaluate_type(src, env)[0], analysis.evaluate_type(dst, env)[0]
         if a != b:
             raise at.error(
                 errors.CopyMismatch, f"{op.src} is {a}, {op.dst} is {b}{where_text(env)}"

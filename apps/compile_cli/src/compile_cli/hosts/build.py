@@ -7,17 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from compile_cli.hosts import inputs
 from compile_cli.hosts.cuda_graphs import graphed, parted, whole
 from compile_cli.hosts.emitters import EMITTERS, emit_for
-from compile_cli.hosts.inputs import (
-    ALIGNED,
-    LazyInput,
-    Runner,
-    aligned,
-    aligned_run,
-    in_memory_run,
-    owned_run,
-)
 from compile_cli.hosts.nan_asserts import OPERATORS
 from compile_cli.hosts.outside import Outside
 from compile_cli.options import Options
@@ -37,13 +29,15 @@ def build_program(
     record: Record,
     check_inputs: bool = True,
     lending: Lending | None = None,
-) -> tuple[Any, Runner, tuple[GraphedCallable, ...]]:
+) -> tuple[Any, inputs.Runner, tuple[GraphedCallable, ...]]:
     """What the emitter made of a host program, what calls that, and the CUDA graphs of its parts.
     check_inputs: off where the caller compares the inputs with the program's itself. lending: see
     `finished_run`."""
     with record.stage("emit"):
         wait_for_kernels = kernels.start_build(program)
-        outside = replace(outside, operators={**outside.operators, **OPERATORS, ALIGNED: aligned})
+        outside = replace(
+            outside, operators={**outside.operators, **OPERATORS, inputs.ALIGNED: inputs.aligned}
+        )
         emit = EMITTERS[options.emit]
         if options.fx_backend is not None:
             emit = functools.partial(emit_for, options.fx_backend())
@@ -60,19 +54,19 @@ def build_program(
 
 
 def finished_run(
-    run: Runner,
+    run: inputs.Runner,
     program: Program,
     positions: Sequence[int],
-    lazy: Sequence[LazyInput],
+    lazy: Sequence[inputs.LazyInput],
     options: Options,
     lending: Lending | None = None,
     taken: Sequence[int] = (),
-) -> tuple[Runner, tuple[GraphedCallable, ...]]:
+) -> tuple[inputs.Runner, tuple[GraphedCallable, ...]]:
     """The host program's `run` with what is done to inputs first, and the CUDA graphs of all of
     it, if asked for and possible, which lend results so. taken: positions of inputs that it writes
     to, which are its own."""
-    run = aligned_run(run, positions)  # in the graph: what is in place is looked at once
+    run = inputs.aligned_run(run, positions)  # in the graph: what is in place is looked at once
     graphs: tuple[GraphedCallable, ...] = ()
     if options.cuda_graphs and whole(program, options):
         graphs = (run := graphed(run, program, lending),)
-    return in_memory_run(owned_run(run, taken), lazy), graphs
+    return inputs.in_memory_run(inputs.owned_run(run, taken), lazy), graphs

@@ -13,27 +13,11 @@ from loop_ir.fusion.common_domain import (
     shape_of,
     stays_apart,
 )
+from loop_ir.ir import analysis, renaming
 from loop_ir.ir.affine import linear, same
-from loop_ir.ir.analysis import (
-    inner_axes,
-    is_pointwise,
-    reads,
-    scans,
-    single_direction,
-    traffic,
-    writes,
-)
 from loop_ir.ir.in_place import hazard
 from loop_ir.ir.names import renamed, statements, value_names
 from loop_ir.ir.nodes import Axis, Compute, Const, Kernel, Load, Scan, Stmt, Store
-from loop_ir.ir.renaming import (
-    fresh_name,
-    rename_apart,
-    union_buffers,
-    union_origins,
-    union_symbols,
-    used_buffers,
-)
 from loop_ir.ir.rewrite import map_statements, ranges_of, substitute_axes
 from loop_ir.ir.staging import Item, Unstageable, items_of, stage
 from loop_ir.ir.strides import holds_rows, plane_of_row, reads_across, turns_rows
@@ -57,7 +41,7 @@ def combine(
     at the same point. Where none fits, gives the reason of the last attempt."""
     if apart := stays_apart(first, second):
         return apart
-    both = set(writes(first)) & set(writes(second))
+    both = set(analysis.writes(first)) & set(analysis.writes(second))
     if both:
         return Mismatch(f"both write {', '.join(sorted(both))}")
     if _cross(first, second, hints):
@@ -68,7 +52,7 @@ def combine(
         return left
     if isinstance(right, Mismatch):
         return right
-    feeds = not set(writes(first)).isdisjoint(reads(second))
+    feeds = not set(analysis.writes(first)).isdisjoint(analysis.reads(second))
     plain = align(left, right)
     reason = plain
     if isinstance(plain, Alignment):
@@ -93,7 +77,7 @@ def _cross(first: Kernel, second: Kernel, hints: Mapping[str, int]) -> bool:
     one, two = reads_across(first), reads_across(second)
     if not one or not two or one & two:
         return False
-    return all(sum(traffic(k, hints).read.values()) > _FEW_BYTES for k in (first, second))
+    return all(sum(analysis.traffic(k, hints).read.values()) > _FEW_BYTES for k in (first, second))
 
 
 def _links(first: Kernel, second: Kernel) -> list[tuple[sympy.Expr, sympy.Expr]]:
@@ -105,7 +89,7 @@ def _links(first: Kernel, second: Kernel) -> list[tuple[sympy.Expr, sympy.Expr]]
             used.setdefault(stmt.buffer, []).insert(0, stmt.index)
         elif isinstance(stmt, Load):
             used.setdefault(stmt.buffer, []).append(stmt.index)
-    stored = set(writes(first))
+    stored = set(analysis.writes(first))
     pairs: list[tuple[bool, sympy.Expr, sympy.Expr]] = []
     for stmt in statements(second):
         if isinstance(stmt, Load) and stmt.buffer in used:
@@ -122,9 +106,9 @@ def _fuse(
     dead: frozenset[str],
     hints: Mapping[str, int],
 ) -> Kernel | Mismatch:
-    symbols = union_symbols(first.symbols, second.symbols)
+    symbols = renaming.union_symbols(first.symbols, second.symbols)
     axes = (*alignment.axes, *alignment.inner)
-    second = rename_apart(second, first)
+    second = renaming.rename_apart(second, first)
     one = substitute_axes(first, alignment.first, ranges_of(replace(first, axes=axes)))
     two = substitute_axes(second, alignment.second, ranges_of(replace(second, axes=axes)))
     stored = {s.buffer: s for s in statements(one) if isinstance(s, Store)}
@@ -153,17 +137,17 @@ def _fuse(
         return Mismatch(str(e))
     kernel = Kernel(
         second.name,
-        union_buffers(first.buffers, second.buffers),
+        renaming.union_buffers(first.buffers, second.buffers),
         alignment.axes,
         phases,
         symbols,
-        union_origins(first.origins, second.origins),
+        renaming.union_origins(first.origins, second.origins),
     )
-    if not (single_direction(kernel) or holds_rows(kernel)):
+    if not (analysis.single_direction(kernel) or holds_rows(kernel)):
         return Mismatch("they walk over the inner axes in opposite directions")
-    kernel = used_buffers(forward(cse.eliminate(kernel)))
+    kernel = renaming.used_buffers(forward(cse.eliminate(kernel)))
     apart = turns_rows(kernel) and not (turns_rows(first) or plane_of_row(kernel))
-    if apart and sum(traffic(kernel, hints).written.values()) > _FEW_BYTES:
+    if apart and sum(analysis.traffic(kernel, hints).written.values()) > _FEW_BYTES:
         return Mismatch("rows would be stored across memory")
     why = hazard(kernel)
     return kernel if why is None else Mismatch(f"in {first.name} with {second.name}, {why}")
@@ -174,7 +158,7 @@ def _forward(load: Load, value: str, names: dict[str, str], taken: set[str]) -> 
     if load.mask is None:
         names[load.out] = value
         return []
-    other = fresh_name(f"{load.out}_other", taken)
+    other = renaming.fresh_name(f"{load.out}_other", taken)
     return [
         Const(other, load.other, load.dtype),
         Compute(load.out, "where", (load.mask, value, other), load.dtype),
@@ -193,7 +177,7 @@ def _shares_a_load(first: Kernel, second: Kernel, fused: Kernel) -> bool:
 def facing(first: Kernel, second: Kernel) -> Kernel:
     """A pointwise `second` with the axes reflected along which it reads what `first` scans from
     its end: `z[j] = y[9 - j] -> z[9 - j] = y[j]`, where `y[r] = scan(x[r])`."""
-    if not scans(first) or not is_pointwise(second):
+    if not analysis.scans(first) or not analysis.is_pointwise(second):
         return second
     stored = {s.buffer for s in statements(first) if isinstance(s, Store)}
     indices = [s.index for s in statements(second) if isinstance(s, Load) and s.buffer in stored]
@@ -203,7 +187,7 @@ def facing(first: Kernel, second: Kernel) -> Kernel:
 def forward(kernel: Kernel) -> Kernel:
     """A kernel that scans what it loads from the end, and stores it so, the other way round:
     `z[9 - r] = scan(x[9 - r]) -> z[r] = scan(x[r]) reverse`."""
-    axes = inner_axes(kernel) or ()
+    axes = analysis.inner_axes(kernel) or ()
     found = [s for s in statements(kernel) if isinstance(s, Scan)]
     if not found or len(axes) != 1 or any(s.op.startswith("arg") for s in found):
         return kernel
@@ -214,7 +198,7 @@ def forward(kernel: Kernel) -> Kernel:
         _reflect(kernel, axes),
         lambda s: replace(s, reverse=not s.reverse) if isinstance(s, Scan) else s,
     )
-    return turned if single_direction(turned) else kernel
+    return turned if analysis.single_direction(turned) else kernel
 
 
 def _falls(indices: Iterable[sympy.Expr], axis: Axis) -> bool:

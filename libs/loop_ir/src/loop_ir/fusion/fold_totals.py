@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from loop_ir.fusion.dependencies import Dependencies
+from loop_ir.ir import renaming
 from loop_ir.ir.affine import product
 from loop_ir.ir.analysis import hints_of, reads, scans, writes
 from loop_ir.ir.names import renamed, statements, symbol_names
@@ -18,14 +19,6 @@ from loop_ir.ir.nodes import (
     Reduce,
     Stmt,
     Store,
-)
-from loop_ir.ir.renaming import (
-    fresh_symbols,
-    rename_apart,
-    renumber,
-    union_buffers,
-    union_origins,
-    used_buffers,
 )
 from loop_ir.ir.rewrite import rename_symbols
 from loop_ir.splitting.crowds import FEW, beside
@@ -99,13 +92,13 @@ def _takes(kernel: Kernel, total: Kernel, made: set[str]) -> bool:
 
 def folded(kernel: Kernel, total: Kernel) -> Kernel:
     """The kernel, which folds by itself what it read of the total."""
-    fresh = fresh_symbols("r", symbol_names(kernel) | symbol_names(total))
+    fresh = renaming.fresh_symbols("r", symbol_names(kernel) | symbol_names(total))
     own = {a.symbol: next(fresh) for p in total.phases for a in p.axes}
     apart = tuple(
         replace(p, axes=tuple(replace(a, symbol=own[a.symbol]) for a in p.axes))
         for p in rename_symbols(total, tuple(own.items())).phases
     )
-    total = rename_apart(replace(total, phases=apart), kernel)
+    total = renaming.rename_apart(replace(total, phases=apart), kernel)
     values = {s.buffer: s.value for s in statements(total) if isinstance(s, Store)}
     names = {
         s.out: values[s.buffer]
@@ -122,8 +115,8 @@ def folded(kernel: Kernel, total: Kernel) -> Kernel:
 
     whole = replace(
         kernel,
-        buffers=union_buffers(kernel.buffers, total.buffers),
+        buffers=renaming.union_buffers(kernel.buffers, total.buffers),
         phases=tuple(map(without, (*total.phases, *kernel.phases))),
-        origins=union_origins(kernel.origins, total.origins),
+        origins=renaming.union_origins(kernel.origins, total.origins),
     )
-    return renumber(used_buffers(whole))
+    return renaming.renumber(renaming.used_buffers(whole))

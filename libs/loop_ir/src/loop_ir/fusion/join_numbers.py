@@ -5,19 +5,12 @@ from dataclasses import dataclass, replace
 import sympy
 
 from loop_ir.ir import nodes as ir
+from loop_ir.ir import renaming
 from loop_ir.ir.affine import product
 from loop_ir.ir.analysis import at_hints, hints_of, reads, writes
 from loop_ir.ir.in_place import hazard
 from loop_ir.ir.names import statements, value_names
 from loop_ir.ir.points import place_in
-from loop_ir.ir.renaming import (
-    fresh_name,
-    rename_apart,
-    renumber,
-    union_buffers,
-    union_origins,
-    union_symbols,
-)
 from loop_ir.ir.rewrite import ranges_of
 from symexpr import bounds
 from tensor_ir import DType
@@ -88,10 +81,10 @@ def _takes(kernel: ir.Kernel) -> bool:
 def join(host: ir.Kernel, number: ir.Kernel) -> ir.Kernel:
     """What `number` does is done by the first row of `host`, in its last phase without inner
     axes."""
-    number = rename_apart(number, host)
+    number = renaming.rename_apart(number, host)
     taken = value_names(host, number)
     at = place_in([a for a in host.axes if a.extent != 1])
-    row, zero, first = (fresh_name(n, taken) for n in ("row", "zero", "first"))
+    row, zero, first = (renaming.fresh_name(n, taken) for n in ("row", "zero", "first"))
     body: list[ir.Stmt] = [
         ir.Index(row, at, DType.i64),
         ir.Const(zero, 0, DType.i64),
@@ -107,9 +100,9 @@ def join(host: ir.Kernel, number: ir.Kernel) -> ir.Kernel:
     phases[last : last + 1] = [ir.Phase((), (*kept, *body))]
     joined = replace(
         host,
-        buffers=union_buffers(host.buffers, number.buffers),
+        buffers=renaming.union_buffers(host.buffers, number.buffers),
         phases=tuple(phases),
-        symbols=union_symbols(host.symbols, number.symbols),
-        origins=union_origins(host.origins, number.origins),
+        symbols=renaming.union_symbols(host.symbols, number.symbols),
+        origins=renaming.union_origins(host.origins, number.origins),
     )
-    return renumber(joined)
+    return renaming.renumber(joined)

@@ -7,18 +7,10 @@ from typing import TypeAlias
 import sympy
 
 from loop_ir import errors
+from loop_ir.ir import analysis
 from loop_ir.ir import nodes as ir
 from loop_ir.ir.affine import product, same, span
 from loop_ir.ir.alike import Structure, form
-from loop_ir.ir.analysis import (
-    at_hints,
-    hints_of,
-    is_pointwise,
-    node_name,
-    reads,
-    tensor_refs,
-    writes,
-)
 from loop_ir.ir.names import once
 from loop_ir.ir.verify_kernel import NAME, KernelVerifier, first_twice, listed
 from symexpr import CeilDiv, free_symbols
@@ -53,11 +45,11 @@ def verify(item: ir.Graph | ir.Kernel, checked: Checked | None = None) -> None:
 @once
 def _buffers(node: ir.Node) -> tuple[str, ...]:
     """All that a node calls by name."""
-    names = [*reads(node), *writes(node)]
+    names = [*analysis.reads(node), *analysis.writes(node)]
     kernels = [node] if isinstance(node, ir.Kernel) else []
     if isinstance(node, ir.Matmul):
         kernels = [*node.prologues, *([] if node.epilogue is None else [node.epilogue])]
-        names += [node.out, *(o.ref.buffer for o in node.operands), *reads(node.extern)]
+        names += [node.out, *(o.ref.buffer for o in node.operands), *analysis.reads(node.extern)]
     names += [b.name for kernel in kernels for b in kernel.buffers]
     return tuple(dict.fromkeys(names))
 
@@ -88,7 +80,7 @@ class _GraphVerifier:
         for node in graph.nodes:
             self._node(node)
         for out in graph.outputs:
-            for ref in tensor_refs(out):
+            for ref in analysis.tensor_refs(out):
                 self._ref(ref, graph.name, bits=True, lazy=True, result=True)
 
     def _define(self, name: str, type: TensorType, node: str) -> None:
@@ -102,7 +94,7 @@ class _GraphVerifier:
         self.types[name] = type
 
     def _node(self, node: ir.Node) -> None:
-        name = node_name(node)
+        name = analysis.node_name(node)
         if isinstance(node, ir.Kernel | ir.UserKernel):
             if name in self.names:
                 raise errors.DuplicateDefinition(f"two nodes are named {name}", name)
@@ -146,7 +138,7 @@ class _GraphVerifier:
         for symbol in kernel.symbols:
             if symbol not in self.graph.symbols:
                 raise errors.UndefinedSymbol(f"{symbol} is no symbol of the graph", kernel.name)
-        read = set(reads(kernel))
+        read = set(analysis.reads(kernel))
         for buffer in kernel.buffers:
             if buffer.name in made:
                 continue
@@ -196,17 +188,17 @@ class _GraphVerifier:
             last, end = last * ref.type.dtype.itemsize, end * storage.dtype.itemsize
         if same(last, end):
             return
-        hints = hints_of(self.graph.symbols)
-        if any(at_hints(n, hints) == 0 for n in ref.type.size):
+        hints = analysis.hints_of(self.graph.symbols)
+        if any(analysis.at_hints(n, hints) == 0 for n in ref.type.size):
             return
-        if at_hints(last, hints) > at_hints(end, hints):
+        if analysis.at_hints(last, hints) > analysis.at_hints(end, hints):
             raise errors.LayoutMismatch(
                 f"a view of {ref.buffer} ends at {last}, the storage at {end}", node
             )
 
     def _extern(self, node: ir.Extern, name: str) -> None:
         for arg in (*node.args, *(v for _, v in node.kwargs)):
-            for ref in tensor_refs(arg):
+            for ref in analysis.tensor_refs(arg):
                 self._ref(ref, name, bits=True, lazy=True)
         self._mutates(node.mutates, name)
 
@@ -244,7 +236,7 @@ class _GraphVerifier:
         for out, type in node.outs:
             self._define(out, type, node.name)
         given = {r.buffer for r in tensors.values()}
-        for buffer in writes(node):
+        for buffer in analysis.writes(node):
             if buffer not in given:
                 raise errors.UndefinedBuffer(f"{buffer} is written and no argument", node.name)
         for ref in tensors.values():
@@ -255,7 +247,7 @@ class _GraphVerifier:
             kernel, buffer = operand.prologue, operand.ref.buffer
             if kernel is None:
                 continue
-            if not is_pointwise(kernel) or writes(kernel) != (buffer,):
+            if not analysis.is_pointwise(kernel) or analysis.writes(kernel) != (buffer,):
                 raise errors.InvalidPrologue(f"{kernel.name} does not make {buffer}", node.out)
             self._kernel(kernel, frozenset())
         for ref in (node.a, node.b, *node.added):
@@ -291,11 +283,11 @@ class _GraphVerifier:
             bias = node.bias.type.size
             if len(bias) not in (1, len(out)) or not all(map(same, bias, out[-len(bias) :])):
                 raise errors.LayoutMismatch(f"a bias of {bias} for a result of {out}", node.out)
-        made = {name for kernel in node.prologues for name in writes(kernel)}
+        made = {name for kernel in node.prologues for name in analysis.writes(kernel)}
         if node.epilogue is None:
             self._define(node.out, node.type, node.out)
         else:
-            if made & set(reads(node.epilogue)):
+            if made & set(analysis.reads(node.epilogue)):
                 raise errors.InvalidPrologue("the epilogue reads what a prologue makes", node.out)
             self._epilogue(node, node.epilogue)
         for name in made:
@@ -318,7 +310,7 @@ class _GraphVerifier:
 
     def _epilogue(self, node: ir.Matmul, epilogue: ir.Kernel) -> None:
         out = node.type.size
-        if not is_pointwise(epilogue) or len(epilogue.axes) != len(out):
+        if not analysis.is_pointwise(epilogue) or len(epilogue.axes) != len(out):
             raise errors.InvalidEpilogue(f"{epilogue.name} does not run over {out}", node.out)
         if not all(same(x.extent, n) for x, n in zip(epilogue.axes, out, strict=True)):
             raise errors.InvalidEpilogue(f"{epilogue.name} does not run over {out}", node.out)

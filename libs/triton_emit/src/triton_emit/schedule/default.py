@@ -7,6 +7,7 @@ import sympy
 
 import loop_ir as ir
 from loop_ir.ir import at_hints, hints_of
+from triton_emit.schedule import traits
 from triton_emit.schedule.columns import (
     PERSISTENT_COLUMNS,
     looped_columns,
@@ -26,15 +27,6 @@ from triton_emit.schedule.loops import (
 )
 from triton_emit.schedule.points import of_points
 from triton_emit.schedule.record import Schedule, index_bits, next_power_of_two
-from triton_emit.schedule.traits import (
-    can_loop,
-    folds_alike,
-    inner_bound,
-    inner_extents,
-    rows_read,
-    shares_rows,
-    walks,
-)
 
 
 def default_schedule(kernel: ir.Kernel, hints: Mapping[str, int]) -> Schedule:
@@ -46,11 +38,11 @@ def default_schedule(kernel: ir.Kernel, hints: Mapping[str, int]) -> Schedule:
     bits = index_bits(kernel)
     hints = {**hints_of(kernel.symbols), **hints}
     rows = max(1, at_hints(sympy.Mul(*(a.extent for a in kernel.axes)), hints))
-    inner = inner_extents(kernel)
+    inner = traits.inner_extents(kernel)
     if not inner:
         return of_points(kernel, rows, hints, bits)
-    bound = inner_bound(kernel)
-    if folds_alike(kernel) and bound is not None and bound <= ir.HELD_ROW:
+    bound = traits.inner_bound(kernel)
+    if traits.folds_alike(kernel) and bound is not None and bound <= ir.HELD_ROW:
         points = replace(kernel, phases=tuple(p for p in kernel.phases if not p.axes))
         flat = of_points(points, rows, hints, bits)
         if flat.kind == "flat" and not flat.pairs:
@@ -63,41 +55,41 @@ def default_schedule(kernel: ir.Kernel, hints: Mapping[str, int]) -> Schedule:
     columns = ir.reduces_columns(kernel)
     if ir.plane_of_row(kernel):
         return Schedule("persistent", 1, rblock, max(1, min(16, rblock // 1024)), index_bits=bits)
-    if walks(kernel):
+    if traits.walks(kernel):
         return walking(kernel, rblock, bits)
     if ir.shares_scans(kernel, hints):
         return looking_back(kernel, bits)
     if (share := ir.programs_of_row(kernel, hints)) > 1:
         return together(kernel, share, bits)
-    if (picked := picked_columns(kernel, rows, bits)) is not None and can_loop(kernel):
+    if (picked := picked_columns(kernel, rows, bits)) is not None and traits.can_loop(kernel):
         return picked
     if columns and snug and rblock <= PERSISTENT_COLUMNS:
         return persistent_columns(kernel, rblock, bits)
     if columns and snug and (whole := whole_columns(kernel, widest, rows, rblock, bits)):
         return whole
-    if columns and can_loop(kernel):
+    if columns and traits.can_loop(kernel):
         parts = ir.columns_part(kernel)
         beside = at_hints(kernel.axes[-1].extent, hints) if parts else rows
         return looped_columns(kernel, widest, rows, beside, bits)
-    if shares_rows(kernel) and rows >= 4 * MULTIPROCESSORS * 16 and widest >= ROW:
+    if traits.shares_rows(kernel) and rows >= 4 * MULTIPROCESSORS * 16 and widest >= ROW:
         beside = at_hints(kernel.axes[-1].extent, hints)
         if beside >= 16:
             return Schedule("looped", 16, 64, 4, index_bits=bits)
     if reads_one_row(kernel) and snug and rblock <= WIDEST_ROW:
         small = True
-    kept = len(rows_read(kernel))
+    kept = len(traits.rows_read(kernel))
     twice = read_twice(kernel, widest, rows, bits) if snug else None
     if twice is not None:
         return twice
     if small and snug and (chunks := scanned_chunks(kernel, widest, rblock, bits)) is not None:
         return chunks
-    if (small and snug) or (bound is not None and not can_loop(kernel)):
+    if (small and snug) or (bound is not None and not traits.can_loop(kernel)):
         return held(kernel, rblock, rows, bits)
     if (held_long := long_rows(kernel, bits)) is not None:
         return held_long
     if not snug:
         short = held(kernel, next_power_of_two(widest), rows, bits)
-        if short.xblock > 1 and can_loop(kernel):
+        if short.xblock > 1 and traits.can_loop(kernel):
             return replace(short, kind="looped")  # one step of rows as long as the typical ones
     schedule = looped(ir.pair_softmax(kernel), widest, rows, bits)
     if snug and kept <= MOST_KEPT and rblock == schedule.rblock:
