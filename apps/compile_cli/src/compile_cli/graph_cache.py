@@ -74,11 +74,12 @@ planner symexpr tensor_ir triton_emit triton_rt tuning wrapper_ir
 
 
 class GraphCode(OutputCode):  # type: ignore[misc]  # torch has no types there
-    """A compiled graph as AOTAutograd calls it, and keeps it in its cache."""
+    """A compiled graph as AOTAutograd calls it, and keeps it in its cache. artifact: as data;
+    raises `NoArtifact`."""
 
     def __init__(self, run: Runner | None, artifact: Callable[[], Artifact]) -> None:
         self._run = None if run is None else boxed(run)
-        self._artifact = artifact
+        self.artifact = artifact
         # AOTAutograd's mark, which wrappers copy: the list of arguments is emptied by the call.
         self._boxed_call = True
 
@@ -88,7 +89,7 @@ class GraphCode(OutputCode):  # type: ignore[misc]  # torch has no types there
 
     def __getstate__(self) -> dict[str, Any]:
         try:
-            return {"artifact": self._artifact()}
+            return {"artifact": self.artifact()}
         except NoArtifact as why:
             raise BypassAOTAutogradCache(str(why)) from why
 
@@ -102,7 +103,7 @@ class GraphCode(OutputCode):  # type: ignore[misc]  # torch has no types there
     def post_compile(self, *_: Any) -> None:
         """What was read from the cache is loaded."""
         if self._run is None:
-            artifact = self._artifact()
+            artifact = self.artifact()
             self._run = boxed(artifact.load())
             if (ranks := Ranks.of(artifact.shared)) is not None and ranks.rank == 0:
                 ranks.tell(artifact)  # others may not have kept it

@@ -56,24 +56,22 @@ class GraphCompiler:
         same, the first decides: backward passes of others are its, too, if the forward passes are,
         of which it knows what is kept."""
         shared = digest(graph, self.settings, self._data_parallel)
-        if (ranks := Ranks.of(shared)) is None:
-            return self._compiled(graph, given)[0]
-        if ranks.rank > 0:
-            artifact = ranks.told(self.settings) if self._follows else None
-            if artifact is not None:
-                return GraphCode(artifact.load(), lambda: artifact)
+        ranks = Ranks.of(shared)
+        if ranks is not None and ranks.rank > 0 and self._follows:
+            if (told := ranks.told(self.settings)) is not None:
+                return GraphCode(told.load(), lambda: told)
             self._follows = False
-            return self._compiled(graph, given)[0]
-        made: CompiledGraph | None = None
+        code: GraphCode | None = None
         try:
-            code, made = self._compiled(graph, given, shared)
+            code = self._compiled(graph, given, shared)
         finally:
-            ranks.tell(_told(made, self.settings, shared))
+            if ranks is not None and ranks.rank == 0:
+                ranks.tell(_told(code))
         return code
 
     def _compiled(
-        self, graph: torch.fx.GraphModule, given: Sequence[Any], shared: str = ""
-    ) -> tuple[GraphCode, CompiledGraph | None]:
+        self, graph: torch.fx.GraphModule, given: Sequence[Any], shared: str
+    ) -> GraphCode:
         settings = self.settings
         began, self._began = self._began, None
         try:
@@ -89,8 +87,9 @@ class GraphCompiler:
         except UnsupportedGraph as error:
             warnings.warn(f"compile_cli leaves a graph to eager: {error}", stacklevel=2)
             run = backward_run(graph.forward, lazy_inputs(graph))
-            return GraphCode(run, functools.partial(_no_artifact, str(error))), None
-        return GraphCode(compiled.run, lambda: _kept(compiled, settings, shared)), compiled
+            return GraphCode(run, functools.partial(_no_artifact, str(error)))
+        kept = functools.partial(_kept, compiled, settings, shared)
+        return GraphCode(compiled.run, functools.cache(kept) if shared else kept)
 
     def partition(self, *joint: Any, **more: Any) -> Any:
         """The joint graph of forward and backward -> the two graphs."""
@@ -125,13 +124,12 @@ def _kept_alone(graph: torch.fx.GraphModule, made: Graph, first: int) -> frozens
     return frozenset(n.name for n, r in later if isinstance(r, TensorRef) and held[r.buffer] == 1)
 
 
-def _told(compiled: CompiledGraph | None, settings: Options, shared: str) -> Artifact | None:
+def _told(code: GraphCode | None) -> Artifact | None:
     """What other ranks get, if they may run it."""
     try:
-        made = None if compiled is None else Artifact.of(compiled, settings)
+        return None if code is None else code.artifact()
     except NoArtifact:
         return None
-    return made and replace(made, shared=shared)
 
 
 def _kept(compiled: CompiledGraph, settings: Options, shared: str) -> Artifact:
