@@ -173,6 +173,7 @@ class Kernels:
         wait_for_loops = self.loops.start(d for d in every if d.language == "cpp")
         if not uses_cuda(program) or self.options.emit == "hop":
             return wait_for_loops
+        triton_rt.build_ahead()  # what is found compiled started no workers
         for define, mask in expected_variants(program):
             self.start(define, mask)
 
