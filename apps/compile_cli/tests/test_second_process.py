@@ -21,7 +21,7 @@ import aten_lowering
 import compile_cli.graph_cache as graph_cache
 from compile_cli import pipeline, torch_backend
 from compile_cli.hosts import inputs
-from compile_cli.torch_compat import key_parts, tracer
+from compile_cli.torch_compat import LocalMap, key_parts, tracer
 from gemm_templates import Choice
 from loop_ir.passes import take_over
 from planner import NO_TIME, Chosen
@@ -108,6 +108,20 @@ def test_dynamo_parses_files_for_a_log_that_is_read(
     graph_cache.until_compiled()
     torch.compile(lambda x: x.sin() + 1, backend="compile_cli")(X)
     assert bool(parsed) == (level == logging.DEBUG)
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+def test_dynamo_asks_for_local_maps_where_they_are_on(
+    enabled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(LocalMap, "should_wrap_in_hop", asked.append)
+    monkeypatch.setattr(LocalMap, "_enabled", enabled)
+    torch._dynamo.reset()
+    graph_cache.until_compiled()
+    model = nn.Linear(4, 2)
+    torch.testing.assert_close(torch.compile(model, backend="compile_cli")(X), model(X))
+    assert bool(asked) == enabled and LocalMap.should_wrap_in_hop == asked.append
 
 
 def test_torchs_digest_is_asked_again_where_a_file_of_torch_changed(

@@ -29,6 +29,7 @@ from compile_cli.torch_compat import (
     AOTAutogradCacheDetails,
     BypassAOTAutogradCache,
     CallbackArgs,
+    LocalMap,
     OutputCode,
     SerializableAOTDispatchCompiler,
     call_log,
@@ -159,9 +160,14 @@ _UNTIL_COMPILED = ExitStack()
 
 
 def _begins(_: CallbackArgs) -> None:
+    """Dynamo asks neither for the names in a log's lines, for which it parses files, where nobody
+    reads that, nor for what local maps are of, which are off, and imports all of DTensor's."""
     _UNTIL_COMPILED.enter_context(collected_later())
-    if not call_log.isEnabledFor(DEBUG):  # a line of it has a name, for which files are parsed
+    if not call_log.isEnabledFor(DEBUG):
         _UNTIL_COMPILED.enter_context(mock.patch.object(tracer, "get_funcname", lambda *_: None))
+    asked = LocalMap.should_wrap_in_hop
+    off = staticmethod(lambda value: LocalMap._enabled and asked(value))
+    _UNTIL_COMPILED.enter_context(mock.patch.object(LocalMap, "should_wrap_in_hop", off))
 
 
 def cached(options: Options) -> ExitStack:

@@ -16,6 +16,7 @@ from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.output_graph import trace_call_log as call_log
 from torch._dynamo.source import GlobalStateSource
 from torch._dynamo.utils import counters
+from torch._dynamo.variables.higher_order_ops import LocalMapWrappedHigherOrderVariable as LocalMap
 from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._prims import rng_prims
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
