@@ -296,7 +296,7 @@ class _Emitter(Head):
             return
         target = called = operator_of(op.target, self.shared.operators)
         if self.shared.launch == "direct" and op.target not in self.shared.operators:
-            called = FUNCTIONS.get(op.target) or getattr(target, "direct", target)
+            called = FUNCTIONS.get(op.target, getattr(target, "direct", target))
             if (out := op.outs[0] if op.outs else None) and is_cudnns(op, self.types):
                 x, weight, _, stride, padding, dilation, *_ = args
                 called, args = cudnn_convolution, (x, weight, padding, stride, dilation)
