@@ -25,6 +25,8 @@ Run = Callable[..., object]
 # The share of all that a call holds, arguments included, by which two streams may raise that, and
 # bytes that are no more to torch's allocator, which takes as many at a time.
 _MEMORY, _FEW = 0.05, 20 << 20
+# Of each way to fill the cache: calls of whole programs are long.
+_ROUNDS = 5
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ def overlap(
                 ]
                 calls = [_call(run, args) for run in runs()]
                 if how.cuda_graphs:
-                    seconds = added_seconds(calls, info.l2_bytes)
+                    seconds = added_seconds(calls, info.l2_bytes, _ROUNDS)
                 else:
                     device = torch.device("cuda")
                     pairs = [[time_ms(call, device) * 1e-3 for call in calls] for _ in range(3)]
