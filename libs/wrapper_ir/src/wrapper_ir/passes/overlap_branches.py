@@ -119,12 +119,14 @@ class _Search:
         return _LAUNCH + max(moved, self._operations(op) / _FLOPS)
 
     def _operations(self, op: Op) -> float:
-        """Those of a product: twice the elements of the result times what is summed for each."""
-        if not isinstance(op, ExternCall) or not op.outs or op.outs[0] is None:
+        """Those of a product: twice the elements of the result times what is summed for each, about
+        the columns of a matrix, or all but the first size of a convolution's weight."""
+        if not isinstance(op, ExternCall) or op.target not in self.pure:
             return 0.0
-        *_, last = (self._sizes(self.types[n]) for n in uses(op) if n in self.types)
-        summed = prod(last[1:]) if "convolution" in op.target else last[-2] if last[1:] else 1
-        return 2.0 * prod(self._sizes(op.outs[0][1])) * summed
+        results = [type for _, type in definitions(op)] or [self.types[n] for n in op.mutates]
+        given = [self._sizes(self.types[n]) for n in uses(op) if n in self.types]
+        summed = [prod(s[1:]) if "convolution" in op.target else s[-1] for s in given if len(s) > 1]
+        return 2.0 * sum(prod(self._sizes(type)) for type in results) * max(summed, default=1)
 
     def _sizes(self, type: TensorType) -> list[int]:
         return [int(evaluate(n, self.env)) for n in type.size]

@@ -1,0 +1,57 @@
+"""Two streams where they are faster: what is measured, and what is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import planner.streams
+from planner import Settings
+from planner.streams import Overlap, overlap
+from wrapper_ir import Program, parse_program
+from wrapper_ir.passes import InsertFrees, OverlapBranches, PlanMemory, run_passes
+
+
+def programs(size: int, between: str = "") -> tuple[Program, Program]:
+    """Two chains of products, and the product of both, on one stream and on two."""
+    type = f"f32[{size}, {size}] cuda:0"
+    text = f"program p(x: {type}, w: {type}):\n{between}"
+    for name, *read in ("axw", "bax", "cbx", "dww", "edx", "fex", "gcf"):
+        text += f"  {name} = extern aten.mm.default({', '.join(read)}) -> {type}\n"
+    text += "  return (g,)\n"
+    one = parse_program(text)
+    memory = [InsertFrees(), PlanMemory()]
+    return run_passes(one, memory), run_passes(OverlapBranches().run(one), memory)
+
+
+@pytest.mark.parametrize(
+    ("size", "between", "why"),
+    [
+        (1024, "", "no GPU"),
+        (1024, "", "more memory"),
+        (1024, "  r = extern aten.rand.default((4,)) -> f32[4] cuda:0\n", "draws random numbers"),
+        (1024, "  extern eager.part0.default(x) mutates (x,)\n", "may do more"),
+        (1024, '  s = comm_alloc f32[4] cuda:0 group "0"\n  comm_free s\n', "ranks decide alike"),
+        (16, "", "none that are worth it"),
+    ],
+)
+def test_what_is_not_measured(
+    size: int, between: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(planner.streams, "_FEW", 0 if "memory" in why else 1 << 40)
+    one, two = programs(size, between)
+
+    def runs() -> Any:
+        raise AssertionError("nothing is called")
+
+    found = overlap(one, two, runs, Settings(cache_dir=str(tmp_path)))
+    assert why in found.missing and not found.pays and why in str(found)
+
+
+def test_noise_is_no_gain() -> None:
+    assert Overlap(1e-4, 0.9e-4).pays and not Overlap(1e-4, 0.99e-4).pays
+    assert str(Overlap(1e-4, 0.9e-4)).endswith("90.0 us in place of 100.0 -> two streams")
