@@ -35,7 +35,6 @@ def programs(size: int, between: str = "") -> tuple[Program, Program]:
         (1024, "  r = extern aten.rand.default((4,)) -> f32[4] cuda:0\n", "draws random numbers"),
         (1024, "  extern eager.part0.default(x) mutates (x,)\n", "may do more"),
         (1024, '  s = comm_alloc f32[4] cuda:0 group "0"\n  comm_free s\n', "ranks decide alike"),
-        (16, "", "none that are worth it"),
     ],
 )
 def test_what_is_not_measured(
