@@ -142,6 +142,7 @@ def test_a_crowd_is_split_into_two_launches() -> None:
     programs = [int(k.axes[0].extent) for k in many[0]]
     assert max(programs) <= FEW and 500 < sum(programs) < 3000
     assert programs[3] > 4 * programs[0]  # each has as much to do
+    assert len(levels([768, 3072, 2304, 8000] * 4 + [50257])) == 2
 
 
 def test_a_crowd_that_fills_the_machine_is_not_split() -> None:

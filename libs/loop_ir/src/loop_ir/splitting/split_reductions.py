@@ -173,6 +173,8 @@ def choose_cut(kernel: Kernel, hints: Mapping[str, int], beside: int = 0) -> Cut
     if beside and wanted > 1:
         share = _WANTED * moved.total // (moved.total + beside) // wide
         wanted = min(wanted, max(2, share), FEW // 2)
+        if 2 * programs >= wanted:
+            return None
     busy = min(_BUSY, wide * wanted)
     together = max(moved.total * _BUSY / max(1, busy), moved.total + beside)
     if wanted < 2 or moved.total * _BUSY / programs - together <= cost:
