@@ -280,6 +280,106 @@ def test_steps(name: str, programs: list[Program]) -> None:
     assert found == list(step.kernels)
 
 
+class _PlannedError(Exception):
+    """The host program is known, and need not run."""
+
+
+def adafactor(
+    params: list[Tensor], grads: list[Tensor], rows: list[Tensor], columns: list[Tensor]
+) -> None:
+    """Factored second moments of matrices, whole ones of the rest; the update clipped by its
+    norm (Shazeer and Stern)."""
+    for p, g, r, c in zip(params, grads, rows, columns, strict=True):
+        squares = g.float().square() + 1e-30
+        if p.dim() < 2:
+            u = g * c.lerp_(squares, 0.1).rsqrt()
+        else:
+            r.lerp_(squares.mean(-1), 0.1)
+            c.lerp_(squares.mean(-2), 0.1)
+            u = g * (r / r.mean(-1, keepdim=True)).rsqrt()[..., None] * c.rsqrt()[..., None, :]
+        p.add_(u / u.square().mean().sqrt().clamp(min=1.0), alpha=-1e-2)
+
+
+def lion(params: list[Tensor], grads: list[Tensor], means: list[Tensor]) -> None:
+    """Chen et al."""
+    for p, g, m in zip(params, grads, means, strict=True):
+        p.mul_(1 - 1e-4).add_((m * 0.9 + g * 0.1).sign(), alpha=-1e-3)
+        m.lerp_(g.float(), 0.01)
+
+
+MIXED = [
+    (768, 768), (768,), (50257, 768), (3072, 768), (3072,), (768, 3072), (64, 3, 7, 7), (1,), (13,),
+    (2304, 768), (1000, 512), (1000,),
+]  # fmt: skip
+SMALL = [(48, 32), (16,), (64, 128), (5,), (1,), (32, 48), (2, 2, 8), (128,)]
+BY_TORCH = {
+    "sgd": torch.optim.SGD, "momentum": partial(torch.optim.SGD, momentum=0.9),
+    "adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "nadam": torch.optim.NAdam,
+    "radam": torch.optim.RAdam, "adagrad": torch.optim.Adagrad,
+    "rmsprop": partial(torch.optim.RMSprop, momentum=0.5),
+}  # fmt: skip
+CAPTURABLE = ("adam", "adamw", "nadam", "radam", "rmsprop")
+QUICK_STEPS = [("adafactor", MIXED, 16, torch.float32, {})]
+SLOW_STEPS = [
+    *(("adafactor", sizes, n, torch.bfloat16, {}) for sizes in (MIXED, SMALL) for n in (100, 300)),
+    *(("lion", MIXED, n, torch.bfloat16, {}) for n in (100, 300)),
+    *((name, SMALL, 100, torch.bfloat16, {"foreach": False}) for name in BY_TORCH),
+    *((name, SMALL, 300, torch.float32, {"foreach": True}) for name in BY_TORCH),
+    *((name, SMALL, 100, torch.float32, {"foreach": True, "capturable": True})
+      for name in CAPTURABLE),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "count", "dtype", "options"),
+    [*QUICK_STEPS, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW_STEPS)],
+    ids=lambda v: str(len(v)) if isinstance(v, list) else str(v).removeprefix("torch."),
+)
+def test_a_step_is_four_launches(
+    name: str, sizes: list[tuple[int, ...]], count: int, dtype: torch.dtype,
+    options: dict[str, bool], monkeypatch: pytest.MonkeyPatch, own_cache: Path,
+) -> None:  # fmt: skip
+    """Whatever the number and the sizes of the parameters: matrices, vectors, an embedding."""
+    made: list[Program] = []
+    original = pipeline.host_program
+
+    def host_program(*args: Any, **kwargs: Any) -> None:
+        made.append(original(*args, **kwargs).program)
+        raise _PlannedError
+
+    shapes = [sizes[n % len(sizes)] for n in range(count)]
+    params = [torch.nn.Parameter(torch.empty(s, dtype=dtype)) for s in shapes]
+    for p in params:
+        p.grad = torch.empty_like(p)
+    wide = [torch.empty(s) for s in shapes]
+    run: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    if name in BY_TORCH:
+        optimizer = BY_TORCH[name](params, lr=1e-3, **options)
+        torch._dynamo.reset()
+        if name != "sgd":
+            group = optimizer.param_groups[0]
+            group["capturable"] = False  # which tensors on the CPU are only where it is compiled
+            optimizer.step()
+            group |= {"capturable": False, **options}
+        run = optimizer.step
+    elif name == "lion":
+        run, args = lion, (params, [p.grad for p in params], wide)
+    else:
+        rows = [torch.empty(s[:-1]) for s in shapes]
+        columns = [torch.empty(*s[:-2], s[-1]) if len(s) > 1 else torch.empty(s) for s in shapes]
+        run, args = adafactor, (params, [p.grad for p in params], rows, columns)
+    monkeypatch.setattr(pipeline, "host_program", host_program)
+    monkeypatch.setenv("COMPILE_CLI_CACHE_DIR", str(own_cache))
+    torch._dynamo.reset()
+    grad = torch.enable_grad() if name in BY_TORCH else torch.no_grad()
+    with grad, pytest.raises(Exception, match="_PlannedError"):
+        torch.compile(run, backend="compile_cli", dynamic=False)(*args)
+    (program,) = made
+    assert not [op for op in program.ops if isinstance(op, ExternCall | CopyBack)]
+    assert sum(isinstance(op, Launch | If) for op in program.ops) <= 4
+
+
 @pytest.mark.parametrize("count", [1, pytest.param(5, marks=pytest.mark.slow)])
 def test_gradients_of_a_norm_with_dynamic_rows(count: int, programs: list[Program]) -> None:
     torch.manual_seed(0)
