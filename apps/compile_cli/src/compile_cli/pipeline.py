@@ -259,7 +259,8 @@ def host_program(
         record.after("fused", OrderNodes.name, fused)
         fused = named_apart(fused) if called else fused
         fused = fused_passes(fused, [TakeOver(owned)], check=options.verify)
-        fused, lists = gather(fused, hints_of(fused.symbols)) if options.fuse else (fused, {})
+        listed = options.fuse and options.emit != "hop"  # others may lay out arguments otherwise
+        fused, lists = gather(fused, hints_of(fused.symbols)) if listed else (fused, {})
         record.after("fused", "gather", fused)
 
     with record.stage("triton"):

@@ -145,7 +145,7 @@ def _list(
         return NodePlan(allocate, None, ((None, Steps(launches)),), origins)
     alike = by_likeness(kernels)
     schedules = [list_schedule(each, hints) for each in alike]
-    launch = plan_launch(emit_list(alike, schedules, options.emit != "hop"))
+    launch = plan_launch(emit_list(alike, schedules))
     fallbacks = tuple(fallback for _, each in loops for fallback in each)
     return NodePlan(allocate, None, ((None, launch),), origins, fallbacks=fallbacks)
 

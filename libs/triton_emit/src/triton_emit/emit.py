@@ -58,14 +58,12 @@ class Emitter:
         return as_of(made, kernel)
 
 
-def emit_list(
-    lists: Sequence[Sequence[Kernel]], schedules: Sequence[Schedule], aligned: bool = True
-) -> TritonKernel:
+def emit_list(lists: Sequence[Sequence[Kernel]], schedules: Sequence[Schedule]) -> TritonKernel:
     """One Triton kernel that does what all of them do, named as the first. Those of each list are
     alike (`likeness`) and have its schedule, but for the warps, which are those of the schedule
-    with the most; none needs what another does. aligned: buffers begin at multiples of 16 bytes
-    where the launcher says so (`ALIGNED`). Raises what `emit` raises, and BadSchedule for
-    schedules of which programs do pairs or tell each other something."""
+    with the most; none needs what another does. Each argument of the table has eight bytes of the
+    launch, and `ALIGNED` is what the launcher knows of all buffers. Raises what `emit` raises, and
+    BadSchedule for schedules of which programs do pairs or tell each other something."""
     name = lists[0][0].name
     warps = max(s.num_warps for s in schedules)
     writers: list[ListWriter] = []
@@ -92,7 +90,7 @@ def emit_list(
         params=tuple((p, word.kind, word.written) for p, word in words.items()),
         args=tuple(word.value for word in words.values()),
         grid=(sympy.Integer(begin), sympy.S.One, sympy.S.One),
-        constants=(("ALIGNED", 16 if aligned else 1),),
+        constants=(("ALIGNED", 16),),
         num_warps=warps,
         num_stages=max(s.num_stages for s in schedules),
         schedule=replace(schedules[0], num_warps=warps),
