@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from compile_cli import ranks
+from compile_cli import ranks, torch_compat
 from compile_cli.artifact import Artifact
 from compile_cli.graph_cache import GraphCode
 from compile_cli.options import Options
@@ -102,3 +102,14 @@ def test_a_device_is_that_of_the_rank(monkeypatch: pytest.MonkeyPatch, of: Any) 
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     there = replace(ARTIFACT, text=TEXT.replace("cpu", "cuda:0"))
     assert ranks._here(there, Options()).text == TEXT.replace("cpu", "cuda:1")
+
+
+def test_ranks_that_are_played_tell_nothing() -> None:
+    """torch's `fake` groups, whose store holds nothing."""
+    fakes = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
+    dist.init_process_group("fake", store=fakes.FakeStore(), rank=0, world_size=2)
+    try:
+        assert torch_compat.default_store() is None
+    finally:
+        dist.destroy_process_group()
+    assert torch_compat.default_store() is None  # nor do none
