@@ -25,9 +25,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import compile_cli  # noqa: F401  # registers the backend
-from compile_cli.cli.measure import relative_error
-
 Case = tuple[nn.Module, list[tuple[Tensor, ...]]]
 SETS = 3
 
@@ -148,6 +145,9 @@ def to_gpu(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 @torch.no_grad()
 def bench(name: str, repeats: int, backends: list[str]) -> dict[str, Any]:
+    import compile_cli  # noqa: F401  # registers the backend; `start.py` measures that
+    from compile_cli.cli.measure import relative_error
+
     torch.manual_seed(0)
     torch._dynamo.reset()
     model, given = CASES[name]()
