@@ -107,11 +107,11 @@ def memory_holders(tensor: torch.Tensor) -> int:
 
 def default_store() -> Any:
     """What ranks put words into for each other; None where there is one rank, or none, or they are
-    played (torch's `fake` groups)."""
+    played (torch's groups for tests)."""
     dist = torch.distributed
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() < 2:
         return None
-    if dist.get_backend() == "fake":
+    if dist.get_backend() in ("fake", "threaded"):
         return None
     return dist.distributed_c10d._get_default_store()
 
