@@ -10,8 +10,8 @@ import torch
 
 import planner.streams
 from planner import Settings
-from planner.streams import Overlap, overlap
-from wrapper_ir import Program, parse_program
+from planner.streams import Overlap, gives_alone, overlap
+from wrapper_ir import ExternCall, Program, parse_program
 from wrapper_ir.passes import InsertFrees, OverlapBranches, PlanMemory, run_passes
 
 
@@ -32,7 +32,11 @@ def programs(size: int, between: str = "") -> tuple[Program, Program]:
     [
         (1024, "", "no GPU"),
         (1024, "", "more memory"),
-        (1024, "  r = extern aten.rand.default((4,)) -> f32[4] cuda:0\n", "draws random numbers"),
+        (
+            1024,
+            "  r = extern aten.rand.default((4,)) -> f32[4] cuda:0\n",
+            "rand.default may do more",
+        ),
         (1024, "  extern eager.part0.default(x) mutates (x,)\n", "may do more"),
         (1024, '  s = comm_alloc f32[4] cuda:0 group "0"\n  comm_free s\n', "ranks decide alike"),
     ],
@@ -54,3 +58,27 @@ def test_what_is_not_measured(
 def test_noise_is_no_gain() -> None:
     assert Overlap(1e-4, 0.9e-4).pays and not Overlap(1e-4, 0.99e-4).pays
     assert str(Overlap(1e-4, 0.9e-4)).endswith("90.0 us in place of 100.0 -> two streams")
+
+
+@pytest.mark.parametrize(
+    ("call", "alone"),
+    [
+        ("y = extern aten.mm.default(x, x) -> f32[4, 4] cpu", True),
+        ("extern aten.mm.out(x, x, out=o) mutates (o,)", True),
+        ("y = extern aten.cumsum.default(x, 0) -> f32[4, 4] cpu", True),
+        ("extern aten.zero_.default(o) mutates (o,)", False),
+        ("y = extern aten.bernoulli.default(x) -> f32[4, 4] cpu", False),
+        ("y = extern aten.t.default(x) alias x -> f32[4, 4] cpu", False),
+        ("y = extern aten.nonzero.default(x) binds (u0,) -> i64[u0, 2] cpu", False),
+        ("y = extern aten_lowering.seeds.default(2) -> i64[2] cpu", False),
+        ("(y, _, _, _) = extern aten._scaled_dot_product_efficient_attention.default(x, x, x, None,"
+         " False) -> (f32[4, 4] cpu, _, _, _)", True),
+        ("(y, _, _, _) = extern aten._scaled_dot_product_efficient_attention.default(x, x, x, None,"
+         " False, 0.5) -> (f32[4, 4] cpu, _, _, _)", False),
+    ],
+)  # fmt: skip
+def test_what_may_run_beside_others(call: str, alone: bool) -> None:
+    text = "program p(x: f32[4, 4] cpu, o: f32[4, 4] cpu):\n  where u0 in [0, 16]\n"
+    program = parse_program(f"{text}  {call}\n  return (o,)\n")
+    op = program.ops[0]
+    assert isinstance(op, ExternCall) and gives_alone(op) is alone

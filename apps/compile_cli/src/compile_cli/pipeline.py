@@ -54,6 +54,7 @@ from planner import (
     ScheduleTuner,
     assemble,
     gather,
+    gives_alone,
     overlap,
     plan_graph,
 )
@@ -290,7 +291,7 @@ def host_program(
         ordered = finish(program, passes)
         beside = None
         if not called and tries_streams(options):
-            split = OverlapBranches().run(ordered)
+            split = OverlapBranches(gives_alone).run(ordered)
             beside = finish(split, memory) if split is not ordered else None
         program = finish(ordered, memory)
     own = lowered.operators

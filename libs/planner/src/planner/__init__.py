@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from planner.schedules.tuning import ScheduleTuner as ScheduleTuner
     from planner.settings import Settings as Settings
     from planner.sources import source_digest as source_digest
+    from planner.streams import gives_alone as gives_alone
     from planner.streams import overlap as overlap
 
 

@@ -27,6 +27,7 @@ Run = Callable[..., object]
 _MEMORY, _FEW = 0.05, 20 << 20
 # Of each way to fill the cache: calls of whole programs are long.
 _ROUNDS = 5
+_WAITS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,22 @@ def overlap(
     return Overlap(float(record["one"]), float(record["two"]))
 
 
+def gives_alone(op: ExternCall) -> bool:
+    """Whether a call does nothing but give tensors of its own, or fill those of `out=`: it waits
+    for nothing, and draws no random numbers, as attention without dropout does not."""
+    if not op.target.startswith("aten.") or op.alias is not None or op.binds:
+        return False
+    called: Any = operator_of(op.target, {})
+    if not _WAITS.isdisjoint(called.tags):
+        return False
+    arguments, named = called._schema.arguments, dict(op.kwargs)
+    if any(a.alias_info is not None and not a.is_out for a in arguments):
+        return False
+    values = {a.name: named.get(a.name, a.default_value) for a in arguments}
+    values |= {a.name: value for a, value in zip(arguments, op.args, strict=False)}
+    return torch.Tag.nondeterministic_seeded not in called.tags or values.get("dropout_p") == 0
+
+
 def _call(run: Run, args: Sequence[Any]) -> Callable[[], object]:
     return lambda: run(*args)
 
@@ -99,12 +116,8 @@ def _why_not(one: Program, two: Program) -> str:
     for op in walk(two.ops):
         if isinstance(op, CommAllocate):
             return "ranks decide alike"
-        if isinstance(op, ExternCall):
-            if not op.target.startswith("aten."):
-                return f"{op.target} may do more than give a result"
-            called: Any = operator_of(op.target, {})
-            if torch.Tag.nondeterministic_seeded in called.tags:
-                return f"{op.target} draws random numbers"
+        if isinstance(op, ExternCall) and not gives_alone(op):
+            return f"{op.target} may do more than give a result"
     if not any(isinstance(op, StreamSwitch) for op in two.ops):
         return "none that are worth it"
     hints = hint_env(one)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import ClassVar
@@ -41,6 +42,7 @@ from wrapper_ir.passes.plan_memory import FRESH
 _LAUNCH, _BYTES, _FLOPS = 1.5e-6, 2.5e12, 4e14
 _FILLS = 50e-6
 _AHEAD = 96
+_PRODUCT = re.compile(r"\b(mm|addmm|bmm|baddbmm|linear|convolution|cudnn_convolution)\b")
 
 
 @dataclass(frozen=True)
@@ -49,14 +51,14 @@ class OverlapBranches:
     stream 0; launch a1; launch a2; wait 1; launch c(a2, b1)`.
 
     Of ops that follow each other, those that share no storage that one of them writes. Only where
-    launches and operators of `pure` stand, on one GPU, and where the time that may be hidden,
+    launches and operators that are `pure` stand, on one GPU, and where the time that may be hidden,
     guessed from what is read, written and multiplied, is `least` seconds, and of all a `share`.
     Before storages are freed: `insert_frees` knows until when another stream uses them."""
 
     name: ClassVar[str] = "overlap_branches"
+    pure: Callable[[ExternCall], bool] = lambda op: op.target in FRESH
     least: float = 4e-6
     share: float = 0.04
-    pure: frozenset[str] = FRESH | {n.replace(".default", ".out") for n in FRESH}
 
     def run(self, program: Program) -> Program:
         """The program with its branches on two streams."""
@@ -84,7 +86,7 @@ Parts = tuple[list[Op], list[Op], list[Op]]
 
 
 class _Search:
-    def __init__(self, program: Program, pure: frozenset[str]) -> None:
+    def __init__(self, program: Program, pure: Callable[[ExternCall], bool]) -> None:
         self.ops = program.ops
         self.pure = pure
         self.kernels = kernels(program)
@@ -107,7 +109,7 @@ class _Search:
         if isinstance(op, If):
             return all(map(self.may_move, (*op.then, *op.orelse)))
         if isinstance(op, ExternCall):
-            return op.target in self.pure and op.alias is None
+            return op.alias is None and self.pure(op)
         return isinstance(op, Launch | Allocate | View | Describe | Comment)
 
     def seconds(self, op: Op) -> float:
@@ -121,12 +123,13 @@ class _Search:
     def _operations(self, op: Op) -> float:
         """Those of a product: twice the elements of the result times what is summed for each, about
         the columns of a matrix, or all but the first size of a convolution's weight."""
-        if not isinstance(op, ExternCall) or op.target not in self.pure:
+        if not isinstance(op, ExternCall) or not _PRODUCT.search(op.target):
             return 0.0
         results = [type for _, type in definitions(op)] or [self.types[n] for n in op.mutates]
         given = [self._sizes(self.types[n]) for n in uses(op) if n in self.types]
-        summed = [prod(s[1:]) if "convolution" in op.target else s[-1] for s in given if len(s) > 1]
-        return 2.0 * sum(prod(self._sizes(type)) for type in results) * max(summed, default=1)
+        columns = max((s[-1] for s in given if len(s) > 1), default=1)
+        summed = prod(given[1][1:]) if "convolution" in op.target else columns
+        return 2.0 * sum(prod(self._sizes(type)) for type in results) * summed
 
     def _sizes(self, type: TensorType) -> list[int]:
         return [int(evaluate(n, self.env)) for n in type.size]
