@@ -15,7 +15,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from aten_lowering.layouts import by_operands, laid_as_fake
-from aten_lowering.registry import of_ranks
+from aten_lowering.registry import named, of_ranks
 
 aten = torch.ops.aten
 COMPLEX: dict[OpOverload, Callable[..., Any]] = {}
@@ -289,25 +289,17 @@ def _by_parts(*ops: OpOverload) -> None:
 
 
 # What is stored as it is read; of dimensions from the front.
-_STORED = {
-    aten.flip.default, aten.copy.default, aten.clone.default, aten.alias_copy.default,
-    aten.index_put.default, aten._unsafe_index_put.default,
-}  # fmt: skip
+_STORED = frozenset(named("flip copy clone alias_copy index_put _unsafe_index_put"))
 _VALUES = ("value", "fill_value")
 _REAL = (*_VALUES, "index", "indices", "mask")  # what may be real beside complex numbers
-_by_parts(
-    aten.flip.default, aten.index_select.default, aten.gather.default, aten.cat.default,
-    aten.repeat.default, aten.tril.default, aten.triu.default, aten.constant_pad_nd.default,
-    aten.index.Tensor, aten.select_scatter.default, aten.fill.Scalar, aten.full_like.default,
-    aten.masked_fill.Scalar, aten.masked_fill.Tensor, aten.copy.default, aten.cumsum.default,
-    aten.slice_scatter.default, aten.index_put.default, aten._unsafe_index.Tensor,
-    aten.alias_copy.default, aten.clone.default, aten.zeros_like.default,
-    aten.diag_embed.default, aten.diagonal_scatter.default,
-    aten.as_strided_scatter.default, aten.scatter_add.default, aten.scatter.src,
-    aten._unsafe_index_put.default, aten.index_fill.int_Tensor, aten.index_fill.int_Scalar,
-    *of_ranks("reflection_pad{}d", 1, 2, 3),
-    *of_ranks("reflection_pad{}d_backward", 1, 2, 3), *of_ranks("replication_pad{}d", 1, 2, 3),
-)  # fmt: skip
+_MOVES = """
+flip index_select gather cat repeat tril triu constant_pad_nd index.Tensor select_scatter
+fill.Scalar full_like masked_fill.Scalar masked_fill.Tensor copy cumsum slice_scatter index_put
+_unsafe_index.Tensor alias_copy clone zeros_like diag_embed diagonal_scatter as_strided_scatter
+scatter_add scatter.src _unsafe_index_put index_fill.int_Tensor index_fill.int_Scalar
+"""
+_PADS = ("reflection_pad{}d", "reflection_pad{}d_backward", "replication_pad{}d")
+_by_parts(*named(_MOVES), *(op for name in _PADS for op in of_ranks(name, 1, 2, 3)))
 
 
 @_enter(aten.new_zeros.default)

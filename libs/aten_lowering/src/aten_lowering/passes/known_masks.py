@@ -17,18 +17,15 @@ from torch._ops import OpOverload
 
 from aten_lowering.passes.base import tensor
 from aten_lowering.passes.purity import is_pure, mutates
+from aten_lowering.registry import named
 from aten_lowering.torch_compat import unset_fake_temporarily
 
 aten = torch.ops.aten
 
-_CALLS = (
-    aten._scaled_dot_product_cudnn_attention.default,
-    aten._scaled_dot_product_cudnn_attention_backward.default,
-    aten._scaled_dot_product_efficient_attention.default,
-    aten._scaled_dot_product_efficient_attention_backward.default,
-    aten._scaled_dot_product_flash_attention_for_cpu.default,
-    aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
-    aten.scaled_dot_product_attention.default,
+_WAYS = ("cudnn_attention", "efficient_attention", "flash_attention_for_cpu")
+_CALLS = named(
+    "scaled_dot_product_attention",
+    *(f"_scaled_dot_product_{way}{end}" for way in _WAYS for end in ("", "_backward")),
 )
 _MASK = ("attn_mask", "attn_bias")
 _MOST = 2**25  # elements of a tensor that is computed to look at a mask
