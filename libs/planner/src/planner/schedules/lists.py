@@ -69,7 +69,8 @@ def gather(graph: Graph, hints: Mapping[str, int]) -> tuple[Graph, Lists]:
         }
         own = ready.pop(kind)
         yield [number, *(n for n in own if n != number)]
-        if sum(map(len, ready.values())) + len(own) >= _MANY:
+        small = may_go(number)  # not what a model makes, whose schedule may be measured
+        if small and sum(map(len, ready.values())) + len(own) >= _MANY:
             yield from filter(None, ready.values())
 
     def together(number: int, kind: Hashable) -> list[int]:
