@@ -3,23 +3,11 @@
 from dataclasses import dataclass, replace
 
 from loop_ir.fusion.dependencies import Dependencies
+from loop_ir.ir import nodes as ir
 from loop_ir.ir import renaming
 from loop_ir.ir.affine import product
 from loop_ir.ir.analysis import hints_of, reads, scans, writes
 from loop_ir.ir.names import renamed, statements, symbol_names
-from loop_ir.ir.nodes import (
-    Compute,
-    Const,
-    Graph,
-    Index,
-    Kernel,
-    Load,
-    Node,
-    Phase,
-    Reduce,
-    Stmt,
-    Store,
-)
 from loop_ir.ir.rewrite import rename_symbols
 from loop_ir.splitting.crowds import FEW, beside
 
@@ -37,19 +25,19 @@ class FoldTotals:
 
     name = "fold_totals"
 
-    def run(self, graph: Graph) -> Graph:
+    def run(self, graph: ir.Graph) -> ir.Graph:
         """The graph without the kernels of such numbers."""
         if not beside(graph, hints_of(graph.symbols)):
             return graph
         deps = Dependencies(graph)
-        nodes: dict[int, Node] = dict(deps.nodes)
+        nodes: dict[int, ir.Node] = dict(deps.nodes)
         for number, node in deps.nodes.items():
-            if not isinstance(node, Kernel) or not _is_total(node):
+            if not isinstance(node, ir.Kernel) or not _is_total(node):
                 continue
             made = set(writes(node))
             late = {w for b in reads(node) for w in deps.writers.get(b, ()) if w >= number}
             readers = {r: nodes[r] for b in made for r in deps.readers.get(b, ())}
-            kernels = {r: k for r, k in readers.items() if isinstance(k, Kernel)}
+            kernels = {r: k for r, k in readers.items() if isinstance(k, ir.Kernel)}
             single = all(len(deps.writers[b]) == 1 for b in made)
             if not single or made & deps.kept or late or len(kernels) < len(readers):
                 continue
@@ -60,7 +48,7 @@ class FoldTotals:
         return replace(graph, nodes=tuple(nodes.values()))
 
 
-def _is_total(kernel: Kernel) -> bool:
+def _is_total(kernel: ir.Kernel) -> bool:
     """It runs once, folds few numbers, and stores what comes of them."""
     folds = [p for p in kernel.phases if p.axes]
     sizes = [product(a.extent for a in p.axes) for p in folds]
@@ -69,19 +57,19 @@ def _is_total(kernel: Kernel) -> bool:
     if not all(n.is_Integer and n <= FEW for n in sizes):
         return False
     plain = all(
-        isinstance(s, Const | Compute | Index | Reduce)
-        or (isinstance(s, Load) and s.mask is None)
-        or (isinstance(s, Store) and s.mode == "set" and s.mask is None and s.index == 0)
+        isinstance(s, ir.Const | ir.Compute | ir.Index | ir.Reduce)
+        or (isinstance(s, ir.Load) and s.mask is None)
+        or (isinstance(s, ir.Store) and s.mode == "set" and s.mask is None and s.index == 0)
         for s in statements(kernel)
     )
-    inside = any(isinstance(s, Store) for p in folds for s in p.body)
+    inside = any(isinstance(s, ir.Store) for p in folds for s in p.body)
     return plain and not inside and set(reads(kernel)).isdisjoint(writes(kernel))
 
 
-def _takes(kernel: Kernel, total: Kernel, made: set[str]) -> bool:
+def _takes(kernel: ir.Kernel, total: ir.Kernel, made: set[str]) -> bool:
     """Whether it has several programs, reads all of these numbers wherever it is, and writes
     nothing that the total is of."""
-    loads = [s for s in statements(kernel) if isinstance(s, Load) and s.buffer in made]
+    loads = [s for s in statements(kernel) if isinstance(s, ir.Load) and s.buffer in made]
     return (
         any(a.extent != 1 for a in kernel.axes)
         and not scans(kernel)
@@ -90,7 +78,7 @@ def _takes(kernel: Kernel, total: Kernel, made: set[str]) -> bool:
     )
 
 
-def folded(kernel: Kernel, total: Kernel) -> Kernel:
+def folded(kernel: ir.Kernel, total: ir.Kernel) -> ir.Kernel:
     """The kernel, which folds by itself what it read of the total."""
     fresh = renaming.fresh_symbols("r", symbol_names(kernel) | symbol_names(total))
     own = {a.symbol: next(fresh) for p in total.phases for a in p.axes}
@@ -99,17 +87,17 @@ def folded(kernel: Kernel, total: Kernel) -> Kernel:
         for p in rename_symbols(total, tuple(own.items())).phases
     )
     total = renaming.rename_apart(replace(total, phases=apart), kernel)
-    values = {s.buffer: s.value for s in statements(total) if isinstance(s, Store)}
+    values = {s.buffer: s.value for s in statements(total) if isinstance(s, ir.Store)}
     names = {
         s.out: values[s.buffer]
         for s in statements(kernel)
-        if isinstance(s, Load) and s.buffer in values
+        if isinstance(s, ir.Load) and s.buffer in values
     }
 
-    def without(phase: Phase) -> Phase:
-        kept: list[Stmt] = []
+    def without(phase: ir.Phase) -> ir.Phase:
+        kept: list[ir.Stmt] = []
         for s in phase.body:
-            if not isinstance(s, Load | Store) or s.buffer not in values:
+            if not isinstance(s, ir.Load | ir.Store) or s.buffer not in values:
                 kept.append(renamed(s, names))
         return replace(phase, body=tuple(kept))
 

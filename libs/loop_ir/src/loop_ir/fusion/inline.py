@@ -11,6 +11,7 @@ from itertools import pairwise
 import sympy
 
 from loop_ir.fusion.common_domain import Mismatch, stays_apart
+from loop_ir.ir import renaming
 from loop_ir.ir.affine import linear, nonnegative_over, quotient, substitute
 from loop_ir.ir.analysis import inner_axes, is_pointwise, lows_of
 from loop_ir.ir.in_place import hazard, is_in_place
@@ -18,14 +19,6 @@ from loop_ir.ir.masks import definitions, mask_tests
 from loop_ir.ir.names import map_expressions, operands, renamed, results, statements, value_names
 from loop_ir.ir.nodes import Axis, Compute, Const, Indirect, Kernel, Load, Phase, Stmt, Store
 from loop_ir.ir.points import mixed_radix
-from loop_ir.ir.renaming import (
-    fresh_name,
-    rename_apart,
-    union_buffers,
-    union_origins,
-    union_symbols,
-    used_buffers,
-)
 from loop_ir.ir.rewrite import Substitution, ranges_of, simplify_with
 from loop_ir.ir.staging import Unstageable, items_of, stage
 from loop_ir.passes import cse
@@ -65,7 +58,7 @@ def _inlined(
     body = _slice(producer, store)
     if any(isinstance(s, Load) and s.buffer in written for s in body):
         return Mismatch(f"{consumer.name} changes what {producer.name} reads")
-    lows = lows_of(union_symbols(producer.symbols, consumer.symbols))
+    lows = lows_of(renaming.union_symbols(producer.symbols, consumer.symbols))
     indirect = [Axis(s.symbol, s.extent) for s in statements(consumer) if isinstance(s, Indirect)]
     phases: list[Phase] = []
     for phase in consumer.phases:
@@ -89,12 +82,12 @@ def _inlined(
         phases.append(replace(phase, body=tuple(out)))
     kernel = replace(
         consumer,
-        buffers=union_buffers(
+        buffers=renaming.union_buffers(
             [replace(b, written=False) for b in producer.buffers], consumer.buffers
         ),
         phases=tuple(phases),
-        symbols=union_symbols(producer.symbols, consumer.symbols),
-        origins=union_origins(producer.origins, consumer.origins),
+        symbols=renaming.union_symbols(producer.symbols, consumer.symbols),
+        origins=renaming.union_origins(producer.origins, consumer.origins),
     )
     inner = inner_axes(kernel)
     if inner:
@@ -102,7 +95,7 @@ def _inlined(
             kernel = replace(kernel, phases=stage(items_of(kernel), inner))
         except Unstageable as e:
             return Mismatch(str(e))
-    kernel = used_buffers(cse.eliminate(kernel))
+    kernel = renaming.used_buffers(cse.eliminate(kernel))
     why = hazard(kernel)
     return kernel if why is None else Mismatch(f"in {consumer.name}, {why}")
 
@@ -128,7 +121,7 @@ def _copy(
 ) -> list[Stmt]:
     """The producer's statements at `point`, the last one named as `load`."""
     part = replace(producer, phases=(replace(producer.phases[0], body=(*body, store)),))
-    part = rename_apart(part, shell)
+    part = renaming.rename_apart(part, shell)
     taken = value_names(part, shell)
     ranges = ranges_of(shell)
     out: list[Stmt] = []
@@ -138,14 +131,14 @@ def _copy(
             if stmt.mask is None:
                 stmt = replace(stmt, mask=load.mask)
             else:
-                both = fresh_name(f"{stmt.out}_mask", taken)
+                both = renaming.fresh_name(f"{stmt.out}_mask", taken)
                 out.append(Compute(both, "and", (stmt.mask, load.mask), DType.bool_))
                 stmt = replace(stmt, mask=both)
         out.append(stmt)
     last = part.phases[0].body[-1]
     assert isinstance(last, Store)
     if load.mask is not None:
-        other = fresh_name(f"{load.out}_other", taken)
+        other = renaming.fresh_name(f"{load.out}_other", taken)
         out.append(Const(other, load.other, load.dtype))
         out.append(Compute(load.out, "where", (load.mask, last.value, other), load.dtype))
         return out

@@ -27,20 +27,7 @@ from typing import TypeAlias
 
 import sympy
 
-from loop_ir import (
-    Axis,
-    Compute,
-    Const,
-    DType,
-    Index,
-    Indirect,
-    Kernel,
-    Load,
-    Reduce,
-    Stmt,
-    Store,
-    Symbol,
-)
+import loop_ir as ir
 from loop_ir.ir import linear, map_statements, once, statements
 from symexpr import symbol
 from triton_emit.forms.kernel import KernelWriter, indented
@@ -49,7 +36,7 @@ from triton_emit.tiles import divides
 from triton_emit.values import TL_TYPES
 from triton_emit.vectors import vector
 
-_LISTED = (Load, Store, Const, Index, Compute, Indirect, Reduce)
+_LISTED = (ir.Load, ir.Store, ir.Const, ir.Index, ir.Compute, ir.Indirect, ir.Reduce)
 _VECTOR = 16  # elements: sizes that are multiples of it need no narrower accesses
 _WIDEST = 128  # of the powers of two that sizes are known to be multiples of
 _WHOLE = 1 << 31  # below it, what a constant is may be held as a size is
@@ -58,11 +45,11 @@ Number: TypeAlias = int | float
 Values: TypeAlias = Mapping[sympy.Expr, tuple[Number, ...]]
 # What a number is written as: of a size, whether it says where vectors begin; of a constant, its
 # type.
-Written: TypeAlias = Callable[[Number, bool | DType], sympy.Expr]
+Written: TypeAlias = Callable[[Number, bool | ir.DType], sympy.Expr]
 
 
 @once
-def likeness(kernel: Kernel) -> Hashable | None:
+def likeness(kernel: ir.Kernel) -> Hashable | None:
     """A key that is equal for kernels that `emit_list` can make one kernel of: they do the same to
     different buffers, or to different parts of one buffer, and may differ in their sizes and
     constants. None for a kernel that no list takes: one that scans or draws random numbers, or one
@@ -76,7 +63,7 @@ def likeness(kernel: Kernel) -> Hashable | None:
         (
             phase.axes,
             replace(s, buffer=roles[s.buffer], index=s.index - starts[s.buffer])
-            if isinstance(s, Load | Store)
+            if isinstance(s, ir.Load | ir.Store)
             else s,
         )
         for phase in like.phases
@@ -86,7 +73,7 @@ def likeness(kernel: Kernel) -> Hashable | None:
     return like.axes, str(body), types  # as text: 1, 1.0 and True differ
 
 
-def common(kernels: Sequence[Kernel]) -> tuple[Kernel, Values]:
+def common(kernels: Sequence[ir.Kernel]) -> tuple[ir.Kernel, Values]:
     """The first of some kernels that are alike, with symbols for the sizes and constants that they
     do not have in common, whose hints are those of the kernel of the most points; the numbers that
     each symbol is, kernel by kernel."""
@@ -94,7 +81,7 @@ def common(kernels: Sequence[Kernel]) -> tuple[Kernel, Values]:
     values: dict[sympy.Expr, tuple[Number, ...]] = {}
     known: dict[tuple[Hashable, ...], sympy.Expr] = {}
 
-    def chosen(n: Number, kind: bool | DType) -> sympy.Expr:
+    def chosen(n: Number, kind: bool | ir.DType) -> sympy.Expr:
         own = next(each)
         if len(set(own)) == 1:
             return sympy.sympify(n)
@@ -111,15 +98,15 @@ def common(kernels: Sequence[Kernel]) -> tuple[Kernel, Values]:
     points = _of_each(sympy.Mul(*(a.extent for a in axes)), values, len(kernels))
     most = points.index(max(points))
     ranges = [(str(s), list(map(int, own))) for s, own in values.items() if s.is_integer]
-    symbols = tuple(Symbol(name, min(own), max(own), own[most]) for name, own in ranges)
+    symbols = tuple(ir.Symbol(name, min(own), max(own), own[most]) for name, own in ranges)
     return replace(first, symbols=symbols), values
 
 
-def _numbers(kernel: Kernel) -> list[Number]:
+def _numbers(kernel: ir.Kernel) -> list[Number]:
     """What may differ between kernels that are alike, in the order in which it is written."""
     found: list[Number] = []
 
-    def noted(n: Number, kind: bool | DType) -> sympy.Expr:
+    def noted(n: Number, kind: bool | ir.DType) -> sympy.Expr:
         found.append(n)
         return sympy.S.One
 
@@ -134,12 +121,12 @@ def _of_each(e: sympy.Expr, values: Values, count: int) -> list[Number]:
     return [int(x) if x.is_integer else float(x) for x in exact]
 
 
-def _written(kernel: Kernel, number: Written) -> Kernel:
+def _written(kernel: ir.Kernel, number: Written) -> ir.Kernel:
     """The kernel with what `number` gives for its extents, its constants, and the steps and places
     of indices that are linear; not for steps of one, along which memory is read side by side."""
     wide = _side_by_side(kernel)
 
-    def axes(own: tuple[Axis, ...]) -> tuple[Axis, ...]:
+    def axes(own: tuple[ir.Axis, ...]) -> tuple[ir.Axis, ...]:
         return tuple(replace(a, extent=number(int(a.extent), a.symbol in wide)) for a in own)
 
     starts = _starts(kernel)
@@ -151,23 +138,23 @@ def _written(kernel: Kernel, number: Written) -> Kernel:
         parts = [n if abs(n) < 2 else number(n, True) for _, n in terms]
         return sympy.Add(start, *(n * s for (s, _), n in zip(terms, parts, strict=True)))
 
-    def stmt(s: Stmt) -> Stmt:
-        if isinstance(s, Load | Store):
+    def stmt(s: ir.Stmt) -> ir.Stmt:
+        if isinstance(s, ir.Load | ir.Store):
             return replace(s, index=index(s.index, starts[s.buffer]))
-        if isinstance(s, Index):
+        if isinstance(s, ir.Index):
             return replace(s, expr=index(s.expr))
-        if isinstance(s, Indirect):
+        if isinstance(s, ir.Indirect):
             return replace(s, extent=number(int(s.extent), False))
-        if isinstance(s, Const) and _varies(s):
+        if isinstance(s, ir.Const) and _varies(s):
             new = number(s.value, s.dtype)
-            return s if new.is_number else Index(s.out, new, s.dtype)
+            return s if new.is_number else ir.Index(s.out, new, s.dtype)
         return s
 
     like = map_statements(replace(kernel, axes=axes(kernel.axes)), stmt)
     return replace(like, phases=tuple(replace(p, axes=axes(p.axes)) for p in like.phases))
 
 
-def _varies(const: Const) -> bool:
+def _varies(const: ir.Const) -> bool:
     """Whether another number may stand here: not for those that operations make less of."""
     n, dtype = const.value, const.dtype
     simple = not math.isfinite(n) or n in (0, 1, -1, 2, 0.5)
@@ -185,30 +172,32 @@ def _terms(e: sympy.Expr) -> tuple[tuple[sympy.Expr, int], ...] | None:
     return tuple((s, int(n)) for s, n in numbers)
 
 
-def _side_by_side(kernel: Kernel) -> set[sympy.Expr]:
+def _side_by_side(kernel: ir.Kernel) -> set[sympy.Expr]:
     """The axes along which tensors of the most axes are read and written side by side."""
-    indices = [_terms(s.index) or () for s in statements(kernel) if isinstance(s, Load | Store)]
+    indices = [
+        _terms(s.index) or () for s in statements(kernel) if isinstance(s, ir.Load | ir.Store)
+    ]
     most = max(map(len, indices), default=0)
     return {s for terms in indices if len(terms) == most for s, n in terms if n == 1}
 
 
-def _roles(kernel: Kernel) -> dict[str, str]:
+def _roles(kernel: ir.Kernel) -> dict[str, str]:
     """Buffers by the order in which the kernel uses them."""
-    used = [s.buffer for s in statements(kernel) if isinstance(s, Load | Store)]
+    used = [s.buffer for s in statements(kernel) if isinstance(s, ir.Load | ir.Store)]
     return {name: f"b{n}" for n, name in enumerate(dict.fromkeys(used))}
 
 
-def _starts(kernel: Kernel) -> dict[str, int]:
+def _starts(kernel: ir.Kernel) -> dict[str, int]:
     """The least number that an index of each buffer begins with, in the order of `_roles`."""
     found: dict[str, int] = {}
     for s in statements(kernel):
-        if isinstance(s, Load | Store):
+        if isinstance(s, ir.Load | ir.Store):
             start = int(sympy.expand(s.index).as_coeff_Add()[0])
             found[s.buffer] = min(start, found.get(s.buffer, start))
     return found
 
 
-def list_schedule(kernels: Sequence[Kernel], hints: Mapping[str, int]) -> Schedule:
+def list_schedule(kernels: Sequence[ir.Kernel], hints: Mapping[str, int]) -> Schedule:
     """The schedule of a kernel with the points of all of them, each for itself: in a list some
     sizes may be odd, and what it moves is small."""
     first, values = common(kernels)
@@ -226,7 +215,7 @@ def list_schedule(kernels: Sequence[Kernel], hints: Mapping[str, int]) -> Schedu
     return schedule if step == _VECTOR else replace(schedule, vector=step)
 
 
-def words_of(kernels: Sequence[Kernel]) -> int:
+def words_of(kernels: Sequence[ir.Kernel]) -> int:
     """About how many arguments kernels that are alike have in a launch: of each its first program,
     the buffers, places and sizes that they do not have in common, and products of sizes."""
     buffers = map(list, map(_roles, kernels))
@@ -258,8 +247,8 @@ class ListWriter(KernelWriter):
 
     def __init__(
         self,
-        first: Kernel,
-        kernels: Sequence[Kernel],
+        first: ir.Kernel,
+        kernels: Sequence[ir.Kernel],
         values: Values,
         schedule: Schedule,
         begin: int,
@@ -270,7 +259,7 @@ class ListWriter(KernelWriter):
         self.values = values
         self.begin = begin
         self.place = place
-        self.types = {s.expr: s.dtype for s in statements(first) if isinstance(s, Index)}
+        self.types = {s.expr: s.dtype for s in statements(first) if isinstance(s, ir.Index)}
 
     def function(self, name: str) -> tuple[str, list[str]]:
         """The signature of the function and its lines; its parameters are the program, what all
@@ -355,7 +344,7 @@ class ListWriter(KernelWriter):
         for e, param in self.params.sizes.items():
             values = self.each(e)
             if not e.is_integer:
-                dtype = self.types[e] if e.is_Symbol else DType.f64
+                dtype = self.types[e] if e.is_Symbol else ir.DType.f64
                 lines.append(f"{param.name} = {number(values)}.to({TL_TYPES[dtype]})")
                 continue
             step = gcd(*map(int, values), _WIDEST)
