@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -45,6 +46,39 @@ def test_nested_inputs_and_results(tmp_path: Path) -> None:
         run((x, y), 3.0, {"z": z})
     with pytest.raises(BadInput, match="nested"):
         run([x, y], 2.0, {"z": z})
+
+
+@pytest.mark.parametrize("emit", ["fx", "cpp"])
+def test_autocast_around_a_call(emit: str, tmp_path: Path) -> None:
+    """What was compiled outside of it: products gave 16 bits into memory of 32."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 4)), torch.randn(3, 8)
+    run = compiled(model, (x,), tmp_path)
+    torch._dynamo.reset()
+    options = {"cache_dir": str(tmp_path), "emit": emit}
+    y = torch.compile(model, backend="compile_cli", options=options)(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        got = run(x)
+        gradients = torch.autograd.grad(y.sum(), tuple(model.parameters()))
+    expected = model(x)
+    torch.testing.assert_close(got, expected)
+    torch.testing.assert_close(
+        gradients, torch.autograd.grad(expected.sum(), tuple(model.parameters()))
+    )
+
+
+@pytest.mark.parametrize("emit", ["fx", "cpp"])
+def test_fake_tensors_are_refused(emit: str, tmp_path: Path) -> None:
+    """Kernels read what lies at address 0."""
+    x = torch.ones(3)
+    run = compile_cli.compile(Two(), (x, x), options={"cache_dir": str(tmp_path), "emit": emit})
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fake = mode.from_tensor(x)
+        for given in (x, fake):
+            with pytest.raises(BadInput, match="fake"):
+                run(given, given)
+    with pytest.raises(BadInput, match="FakeTensor"):
+        run(x, fake)
 
 
 def test_tensors_alone(tmp_path: Path) -> None:
@@ -112,7 +146,7 @@ def test_what_a_backward_pass_has_used_is_let_go() -> None:
         alive: list[bool] = []
         given = [x.clone() if keep is None else x, tangent]
         held, wanted = StorageWeakRef(given[0].untyped_storage()), x.sin() @ tangent
-        with Watch():
+        with Watch(), torch.no_grad():
             (result,) = run(given)
         assert given == [] and alive == [keep is not None]
         torch.testing.assert_close(result, wanted)

@@ -40,6 +40,10 @@ class CompiledArtifact:
     kept: tuple[Artifact, tuple[Source, ...]] | NoArtifact
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):  # it runs as it was compiled
+                with torch.autocast(device, enabled=False):
+                    return self(*inputs)
         return tuple(self.call(*inputs))
 
     def save(self, *, path: str | Path, format: Format = "binary") -> None:

@@ -72,6 +72,16 @@ def dual_level() -> bool:
     return forward_ad._current_level >= 0
 
 
+def fakes_on() -> bool:
+    """Whether operators give fake tensors, which have no memory."""
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
+
+
+autocast_on: Callable[[], bool] = torch._C._is_any_autocast_enabled
+without_autocast: Callable[[], Any] = torch._C._DisableAutocast
+"""A context in which operators take numbers as they are."""
+
+
 def guard_dual_level() -> None:
     """The graph that Dynamo compiles is not called where `dual_level` is another."""
     if (context := TracingContext.try_get()) is not None:

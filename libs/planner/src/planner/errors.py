@@ -28,12 +28,13 @@ class CacheNotWritten(UserWarning):
 
 
 class NotOnCPU(PlannerError):
-    """A kernel that was compiled for the CPU was given a tensor of another device."""
+    """A kernel that was compiled for the CPU was given a tensor of another device, or one that has
+    no memory (a fake tensor)."""
 
     def __init__(self, kernel: str) -> None:
         super().__init__(
-            f"kernel {kernel} was compiled for tensors on the CPU, and was given another\n"
-            "  to do: pass tensors of the device that the program was compiled for"
+            f"kernel {kernel} was compiled for tensors on the CPU, and was given another, or a "
+            "fake one\n  to do: pass tensors of the device that the program was compiled for"
         )
 
 

@@ -94,10 +94,12 @@ class LoopLibraries:
                 function.argtypes = [ctypes.c_void_p if p else ctypes.c_int64 for p in pointers]
                 function.restype = None
             pairs = zip(args, pointers, strict=True)
-            try:
-                function(*[a.data_ptr() if p and a.is_cpu else a for a, p in pairs])
-            except ctypes.ArgumentError as error:
-                raise NotOnCPU(define.name) from error
+            given = [(a.data_ptr() if a.is_cpu else 0) if p else a for a, p in pairs]
+            if not all(given):  # sizes may be 0, and tensors of no elements lie nowhere
+                tensors = (a for a, p in zip(args, pointers, strict=True) if p)
+                if any(not a.is_cpu or (a.numel() and not a.data_ptr()) for a in tensors):
+                    raise NotOnCPU(define.name)
+            function(*given)
 
         return launch
 

@@ -1,5 +1,5 @@
 """The backward half of a graph as autograd calls it: for batches of gradients, and for gradients
-that are to be differentiated."""
+that are to be differentiated, and in `torch.autocast`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,7 +7,14 @@ from typing import Any
 import torch
 
 from compile_cli.errors import NoSecondDerivative
-from compile_cli.torch_compat import as_batch, has_memory, of_batch, outside_of_batches
+from compile_cli.torch_compat import (
+    as_batch,
+    autocast_on,
+    has_memory,
+    of_batch,
+    outside_of_batches,
+    without_autocast,
+)
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
 
@@ -31,6 +38,9 @@ class Backward:
         """The results for a list, which is emptied."""
         if torch.is_grad_enabled() and self._depends(args):
             raise NoSecondDerivative
+        if autocast_on():  # forward was not compiled for it, else AOTAutograd turns it off
+            with without_autocast():
+                return self.boxed(args)
         batches = [i for i in self._tangents if not has_memory(args[i])]
         return self._each(args, batches) if batches else self._run(args)
 

@@ -13,7 +13,13 @@ from compile_cli.errors import BadInput, CompileFailed
 from compile_cli.result.compiled import CompiledGraph
 from compile_cli.result.recapture import CAPTURING, Source, unchanged
 from compile_cli.result.regimes import Regime, check_kinds, check_lazy_bits, check_strides, sizes_of
-from compile_cli.torch_compat import dual_level, in_transform
+from compile_cli.torch_compat import (
+    autocast_on,
+    dual_level,
+    fakes_on,
+    in_transform,
+    without_autocast,
+)
 from symexpr import sstr
 
 # Compilations of one model for different sizes, at most: what needs more is not dynamic.
@@ -28,8 +34,9 @@ class CompiledModel:
     and static sizes. Dynamic sizes may be any that the model takes: those that the compilation
     covers, or is proven to be right for, run it; for others the model is compiled again, up to
     `MAX_REGIMES` times. Anything else is a `BadInput` with the name of the input, never a wrong
-    result. Parameters and buffers are those that the model had: values written into them are
-    seen, a tensor put in their place (`weight.data = ...`, `model.half()`) is not."""
+    result. In `torch.autocast` it runs as it was compiled. Parameters and buffers are those that
+    the model had: values written into them are seen, a tensor put in their place (`weight.data =
+    ...`, `model.half()`) is not."""
 
     regimes: list[Regime]
     source: Source
@@ -67,6 +74,11 @@ class CompiledModel:
                 "  to do: compile the function that calls the transform (torch.func.jvp, grad, "
                 'vmap) of the model, or use torch.compile(model, backend="compile_cli")'
             )
+        if fakes_on():
+            raise BadInput("a compiled model runs on memory, and fake tensors have none")
+        if autocast_on():
+            with without_autocast():
+                return self(*args)
         captured = self.captured
         if len(args) == self._plain_inputs and all(isinstance(a, Tensor) for a in args):
             # what flattening would find: most models take a few tensors
@@ -77,7 +89,7 @@ class CompiledModel:
             tensors = tuple(flat[i] for i in captured.tensor_inputs if i < len(flat))
         key = tuple(
             [
-                (t.dtype, t.shape, t.stride(), t.device, t.is_conj(), t.is_neg())
+                (type(t), t.dtype, t.shape, t.stride(), t.device, t.is_conj(), t.is_neg())
                 if isinstance(t, Tensor)
                 else type(t)
                 for t in tensors

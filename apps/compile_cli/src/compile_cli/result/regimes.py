@@ -15,6 +15,7 @@ from torch import Tensor
 from compile_cli.capture import Captured, share_elements
 from compile_cli.errors import BadInput
 from compile_cli.result.compiled import CompiledGraph
+from compile_cli.torch_compat import FakeTensor
 from fx_emit import IR_DTYPE
 from symexpr import SymexprError, evaluate, sstr
 from wrapper_ir import Param
@@ -115,7 +116,7 @@ def check_kinds(
     for param, name, tensor, free in zip(params, names, tensors, dynamic, strict=True):
         expected = param.type
         assert expected is not None
-        if not isinstance(tensor, Tensor):
+        if not isinstance(tensor, Tensor) or isinstance(tensor, FakeTensor):
             raise _mismatch(name, "kind", "a tensor", type(tensor).__name__)
         dtype = IR_DTYPE.get(tensor.dtype)
         if dtype != expected.dtype:

@@ -105,9 +105,16 @@ class Tensor {
     return copy;
   }
 
+  // Of a tensor that lies nowhere: only one of no elements may.
+  void refuse_fake() const {
+    int64_t count = 0;
+    ok(aoti_torch_get_numel(handle_, &count), "aoti_torch_get_numel");
+    if (count != 0) throw std::runtime_error("a tensor has no memory: a fake one?");
+  }
   void* data() const {
     void* pointer = nullptr;
     ok(aoti_torch_get_data_ptr(handle_, &pointer), "aoti_torch_get_data_ptr");
+    if (pointer == nullptr) refuse_fake();
     return pointer;
   }
   int64_t rank() const {
