@@ -9,6 +9,7 @@ from loop_ir.ir.affine import product
 from loop_ir.ir.analysis import hints_of, reads, scans, writes
 from loop_ir.ir.names import renamed, statements, symbol_names
 from loop_ir.ir.rewrite import rename_symbols
+from loop_ir.passes.dead_code import drop_dead_statements
 from loop_ir.splitting.crowds import FEW, beside
 
 
@@ -21,7 +22,8 @@ class FoldTotals:
      -> k:  parallel i0 < 10**6: over r0 < 40: reduce partial[r0]; once: x[i0] / it
 
     Only numbers that kernels of several programs alone read, of at most `FEW` others, which none of
-    those writes. (Alone, a launch costs less than to read them everywhere.)"""
+    those writes; what else `t` does it still does. (Alone, a launch costs less than to read them
+    everywhere.)"""
 
     name = "fold_totals"
 
@@ -32,20 +34,32 @@ class FoldTotals:
         deps = Dependencies(graph)
         nodes: dict[int, ir.Node] = dict(deps.nodes)
         for number, node in deps.nodes.items():
-            if not isinstance(node, ir.Kernel) or not _is_total(node):
+            made = {b for b in writes(node) if b not in deps.kept and deps.writers[b] == {number}}
+            total = _storing(node, made) if isinstance(node, ir.Kernel) and made else None
+            if total is None or not _is_total(total):
                 continue
-            made = set(writes(node))
-            late = {w for b in reads(node) for w in deps.writers.get(b, ()) if w >= number}
+            late = {w for b in reads(total) for w in deps.writers.get(b, ()) if w >= number}
             readers = {r: nodes[r] for b in made for r in deps.readers.get(b, ())}
             kernels = {r: k for r, k in readers.items() if isinstance(k, ir.Kernel)}
-            single = all(len(deps.writers[b]) == 1 for b in made)
-            if not single or made & deps.kept or late or len(kernels) < len(readers):
+            if late or not kernels or len(kernels) < len(readers):
                 continue
-            if not kernels or not all(_takes(k, node, made) for k in kernels.values()):
-                continue
-            nodes |= {r: folded(k, node) for r, k in kernels.items()}
-            del nodes[number]
+            if all(_takes(k, total, made) for k in kernels.values()):
+                nodes |= {r: folded(k, total) for r, k in kernels.items()}
+                rest = _storing(node, {*writes(node)} - made)
+                nodes = {n: k for n, k in (nodes | {number: rest}).items() if k is not None}
         return replace(graph, nodes=tuple(nodes.values()))
+
+
+def _storing(kernel: ir.Node, buffers: set[str]) -> ir.Kernel | None:
+    """The kernel with what it stores to these buffers, and nothing else."""
+    assert isinstance(kernel, ir.Kernel)
+
+    def kept(stmt: ir.Stmt) -> bool:
+        return not isinstance(stmt, ir.Store) or stmt.buffer in buffers
+
+    phases = (replace(p, body=tuple(filter(kept, p.body))) for p in kernel.phases)
+    slim = drop_dead_statements(replace(kernel, phases=tuple(phases)))
+    return None if slim is None else renaming.used_buffers(slim)
 
 
 def _is_total(kernel: ir.Kernel) -> bool:
@@ -67,11 +81,11 @@ def _is_total(kernel: ir.Kernel) -> bool:
 
 
 def _takes(kernel: ir.Kernel, total: ir.Kernel, made: set[str]) -> bool:
-    """Whether it has several programs, reads all of these numbers wherever it is, and writes
-    nothing that the total is of."""
+    """Whether it has several programs, or folds nothing yet, reads all of these numbers wherever it
+    is, and writes nothing that the total is of."""
     loads = [s for s in statements(kernel) if isinstance(s, ir.Load) and s.buffer in made]
     return (
-        any(a.extent != 1 for a in kernel.axes)
+        (any(a.extent != 1 for a in kernel.axes) or not any(p.axes for p in kernel.phases))
         and not scans(kernel)
         and all(s.mask is None and s.index == 0 for s in loads)
         and set(writes(kernel)).isdisjoint({*reads(total), *made})
