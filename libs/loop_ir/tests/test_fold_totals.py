@@ -150,3 +150,50 @@ def test_a_crowd_that_fills_the_machine_is_not_split() -> None:
     assert len(levels([4] * 30)) == 1
     assert len(levels([768] * 400)) == 1
     assert len(levels([768] * 20)) == 2
+
+
+def test_a_total_that_does_something_else_still_does_it() -> None:
+    """`clip_grad_norm_`: what all are scaled by, a number is scaled by in the same kernel."""
+    inputs = "".join(f"    x{n}: f32[40] cuda:0,\n" for n in range(CROWD))
+    total = """
+  kernel total(
+      p: f32[9] cuda:0,
+      out q: f32[1] cuda:0,
+      out t: f32[] cuda:0,
+  ):
+    single:
+      over r0 < 9:
+        v0 = load p[r0] : f32
+        v1 = reduce sum(v0) : f32
+      once:
+        v2 = load q[0] : f32
+        v3 = mul(v2, v1) : f32
+        store q[0] = v3
+        store t[0] = v1
+"""
+    scaled = "".join(
+        f"""
+  kernel k{n}(
+      t: f32[] cuda:0,
+      out x{n}: f32[40] cuda:0,
+  ):
+    {where}:
+      once:
+        v0 = load x{n}[{at}] : f32
+        v1 = load t[0] : f32
+        v2 = mul(v0, v1) : f32
+        store x{n}[{at}] = v2
+"""
+        for n, (where, at) in enumerate([("single", "7"), *[("parallel i0 < 40", "i0")] * 7])
+    )
+    head = f"    p: f32[9] cuda:0,\n    q: f32[1] cuda:0,\n{inputs}"
+    results = ", ".join(["q: f32[1] cuda:0", *(f"x{n}: f32[40] cuda:0" for n in range(CROWD))])
+    before = parse_graph(f"graph g(\n{head}):{total}{scaled}  return ({results})\n")
+    after = FoldTotals().run(before)
+    verify(after)
+    assert len(after.nodes) == len(before.nodes)
+    assert not any(b.name == "t" for k in after.nodes if isinstance(k, Kernel) for b in k.buffers)
+    given = numbers(before)
+    outs = [interpret_graph(g, {k: v.copy() for k, v in given.items()}) for g in (after, before)]
+    for got, want in zip(*outs, strict=True):
+        np.testing.assert_array_equal(got, want)
