@@ -26,7 +26,6 @@ from compile_cli.options import Options
 from compile_cli.ranks import Ranks
 from compile_cli.stand_ins import standing_in
 from compile_cli.torch_compat import (
-    AOTAutogradCacheDetails,
     BypassAOTAutogradCache,
     CallbackArgs,
     LocalMap,
@@ -44,16 +43,14 @@ from compile_cli.undecided import Superseded, check_decided
 from multikernel import RecordStore
 from planner import source_digest
 
-_asked_torch, _make_details = key_parts.torch_key, AOTAutogradCacheDetails.__init__
-_TEXT_OF_KERNEL = "user_defined_triton_kernel_transitive_closure_source_code"
+_asked_torch = key_parts.torch_key
 
-
-def _details(details: AOTAutogradCacheDetails, *args: Any) -> None:
-    """What torch makes a key of. For the texts of the user's Triton kernels it imports its own
-    compiler, also where there are none."""
-    with standing_in(f"{key_parts.__package__}.codegen.wrapper", _TEXT_OF_KERNEL):
-        _make_details(details, *args)
-
+# For the texts of the user's Triton kernels torch imports its own compiler, also where there are
+# none: the module, and what it is asked for.
+_TEXTS = (
+    f"{key_parts.__package__}.codegen.wrapper",
+    "user_defined_triton_kernel_transitive_closure_source_code",
+)
 
 # Of torch's key: the devices that its own compiler serves, with passes of theirs, for which all of
 # that is imported, a digest of the files of Triton, half a gigabyte of them (the key has the
@@ -65,7 +62,6 @@ _NOT_ASKED: tuple[tuple[Any, str, Any], ...] = (
     (key_parts, "custom_backend_codegen_configs", {}),
     (key_parts.CacheBase, "get_system", staticmethod(dict)),
     (key_parts.FxGraphCachePickler, "debug_lines", lambda *_: []),
-    (AOTAutogradCacheDetails, "__init__", _details),
 )
 
 PACKAGES = """
@@ -190,6 +186,7 @@ def cached(options: Options) -> ExitStack:
     tag = f"{compiler_config.cache_key_tag} {options} {settings} {_makers()} {sharing_groups()}"
     stack.enter_context(compiler_config.patch(cache_key_tag=tag))
     stack.enter_context(functorch_config.patch(bundled_autograd_cache=True))
+    stack.enter_context(standing_in(*_TEXTS))
     digest = partial(_torch_digest, options.cache_path / "torch")
     for of, name, none in (*_NOT_ASKED, (key_parts, "torch_key", digest)):
         stack.enter_context(mock.patch.object(of, name, none))
