@@ -69,6 +69,7 @@ def test_noise_is_no_gain() -> None:
         ("extern aten.zero_.default(o) mutates (o,)", False),
         ("y = extern aten.bernoulli.default(x) -> f32[4, 4] cpu", False),
         ("y = extern aten.t.default(x) alias x -> f32[4, 4] cpu", False),
+        ("y = extern aten._unsafe_view.default(x, (16,)) -> f32[16] cpu", False),
         ("y = extern aten.nonzero.default(x) binds (u0,) -> i64[u0, 2] cpu", False),
         ("y = extern aten_lowering.seeds.default(2) -> i64[2] cpu", False),
         ("(y, _, _, _) = extern aten._scaled_dot_product_efficient_attention.default(x, x, x, None,"

@@ -13,4 +13,5 @@ from fx_emit.run import Run as Run
 from fx_emit.runtime import TorchRuntime as TorchRuntime
 from fx_emit.torch_types import IR_DTYPE as IR_DTYPE
 from fx_emit.torch_types import TORCH_DTYPE as TORCH_DTYPE
+from fx_emit.torch_types import may_alias as may_alias
 from fx_emit.torch_types import operator_of as operator_of

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 import gemm_templates
-from fx_emit import operator_of
+from fx_emit import may_alias, operator_of
 from planner.settings import Settings
 from planner.tensors import random_tensor
 from planner.torch_compat import unset_fake_temporarily
@@ -98,10 +98,10 @@ def gives_alone(op: ExternCall) -> bool:
     if not op.target.startswith("aten.") or op.alias is not None or op.binds:
         return False
     called: Any = operator_of(op.target, {})
-    if not _WAITS.isdisjoint(called.tags):
-        return False
     arguments, named = called._schema.arguments, dict(op.kwargs)
-    if any(a.alias_info is not None and not a.is_out for a in arguments):
+    apart = "out" in named or not any(may_alias(called, i) for i in range(len(op.outs)))
+    written = any(a.alias_info is not None and not a.is_out for a in arguments)
+    if not apart or written or not _WAITS.isdisjoint(called.tags):
         return False
     values = {a.name: named.get(a.name, a.default_value) for a in arguments}
     values |= {a.name: value for a, value in zip(arguments, op.args, strict=False)}
