@@ -140,7 +140,8 @@ def free(tensor: torch.Tensor) -> None:
 
 class SideStreams:
     """The stream of a call and others beside it, which are its own: memory that was allocated for
-    one of them was last used on that or on the stream of a call that this one follows."""
+    one of them was last used on that or on the stream of a call that this one follows. Torch may
+    give the same stream to others, who would not wait so, but few ask for one that goes first."""
 
     def __init__(self, own: torch.cuda.Stream) -> None:
         self.streams = [own]
@@ -148,7 +149,8 @@ class SideStreams:
     def at(self, number: int) -> torch.cuda.Stream:
         """The stream of a number, 0 for that of the call."""
         while len(self.streams) <= number:
-            self.streams.append(torch.cuda.Stream(self.streams[0].device))  # type: ignore[no-untyped-call]  # of torch
+            device: Any = self.streams[0].device
+            self.streams.append(torch.cuda.Stream(device, priority=-1))  # type: ignore[no-untyped-call]  # of torch
         return self.streams[number]
 
 
@@ -164,10 +166,18 @@ def side_streams(index: int | None) -> SideStreams:
     return _beside(own.device_index, own.cuda_stream)
 
 
+def set_stream(stream: torch.cuda.Stream) -> None:
+    """The stream is current on its device; the current device stays, which torch's moves."""
+    device = torch.cuda.current_device()
+    torch.cuda.set_stream(stream)
+    if stream.device_index != device:
+        torch.cuda.set_device(device)
+
+
 @has_side_effect
 def switch_stream(streams: SideStreams, number: int) -> None:
     """What follows runs there. `fx_emit.Run` goes back where an operator raises."""
-    torch.cuda.set_stream(streams.at(number))
+    set_stream(streams.at(number))
 
 
 @has_side_effect

@@ -19,7 +19,8 @@ class Run:
 
     def __init__(self, gm: GraphModule) -> None:
         self.gm = gm
-        self._switches = any(n.target is host.switch_stream for n in gm.graph.nodes)
+        # the device of its streams, if it has any beside that of the call
+        self._devices = [n.args[0] for n in gm.graph.nodes if n.target is host.side_streams]
         self._code = ""
         self._boxed: Callable[..., Any] | None = None
 
@@ -33,13 +34,13 @@ class Run:
         return self._kept(self._boxed, self.gm, args)
 
     def _kept(self, run: Callable[..., Any], *args: Any) -> Any:
-        if not self._switches:
+        if not self._devices:
             return run(*args)
-        own = torch.cuda.current_stream()
+        own: Any = torch.cuda.current_stream(self._devices[0])
         try:
             return run(*args)
         except BaseException:
-            torch.cuda.set_stream(own)
+            host.set_stream(own)
             raise
 
 

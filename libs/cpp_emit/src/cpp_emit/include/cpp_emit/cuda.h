@@ -25,6 +25,13 @@ Function torch_cuda(const char* name) {
 
 // ---------------------------------------------------------------- device and stream
 
+// Loading a module, or making a stream, would end a graph capture that is under way in this thread.
+struct RelaxedCapture {
+  int mode = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED
+  RelaxedCapture() { driver().exchange_capture_mode(&mode); }
+  ~RelaxedCapture() { driver().exchange_capture_mode(&mode); }
+};
+
 // Makes a device current for as long as it lives; launches go to torch's current stream of it.
 class CudaScope {
  public:
@@ -90,6 +97,7 @@ class CudaScope {
     }
     std::lock_guard<std::mutex> lock(mutex);
     while (own_->size() <= number) {
+      RelaxedCapture relaxed;
       CUstream made = nullptr;
       driver().check(stream_calls().create(&made, 1), "cuStreamCreate", "stream");
       add(made);
@@ -98,6 +106,7 @@ class CudaScope {
   }
   void add(CUstream made) {
     CUevent event = nullptr;
+    RelaxedCapture relaxed;
     driver().check(stream_calls().create_event(&event, 2), "cuEventCreate", "stream");
     own_->push_back({made, event});
   }
@@ -173,13 +182,6 @@ struct Kernels {
     std::lock_guard<std::mutex> lock(mutex);
     loaded[kernel].push_back(variant);
   }
-};
-
-// Loading a module would end a graph capture that is under way in this thread.
-struct RelaxedCapture {
-  int mode = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED
-  RelaxedCapture() { driver().exchange_capture_mode(&mode); }
-  ~RelaxedCapture() { driver().exchange_capture_mode(&mode); }
 };
 
 inline Loaded load_image(const Image& image, const char* where) {
