@@ -81,7 +81,6 @@ from loop_ir.passes.unfold import LayerResult as LayerResult
 from loop_ir.passes.unfold import Layers as Layers
 from loop_ir.passes.unfold import unfold as unfold
 from loop_ir.splitting.online_softmax import pair_softmax as pair_softmax
-from loop_ir.splitting.row_pieces import NARROW_PIECE as NARROW_PIECE
 from loop_ir.splitting.row_pieces import in_pieces as in_pieces
 from loop_ir.splitting.row_pieces import row_of_pieces as row_of_pieces
 from loop_ir.splitting.shared_rows import can_hold_together as can_hold_together

@@ -6,7 +6,6 @@ from typing import Literal
 
 from loop_ir import (
     HELD_ROW,
-    NARROW_PIECE,
     DType,
     Indirect,
     Kernel,
@@ -18,7 +17,7 @@ from loop_ir import (
 )
 from loop_ir.ir import at_hints, hints_of, scans, statements
 from triton_emit.rereading import computes_again
-from triton_emit.schedule.h200 import LANES, LONG, MULTIPROCESSORS, NARROW, ROW
+from triton_emit.schedule.h200 import LANES, MULTIPROCESSORS, NARROW, ROW
 from triton_emit.schedule.record import Schedule, next_power_of_two, piece_of
 from triton_emit.schedule.traits import (
     held_numbers,
@@ -101,27 +100,29 @@ def _persistent(
 
 
 def short_pieces(kernel: Kernel, rows: int, bits: Literal[32, 64]) -> Schedule | None:
-    """Rows of up to 1024 elements that begin at odd places, or would leave much of a tile empty, in
-    at most eight pieces, which a few lanes of a warp hold: a warp has several rows, whose lanes
-    tell each other of them three times, not five, and hardly one is idle. 8 elements a thread where
-    each is stored by itself, else 16 (on an H100, layer norm of 33 of f32: 143 us,
-    187 in tiles 64 wide, 163 of 16 elements; a masked softmax of 45 of f16: 138, 515). None of
-    other rows, and of those that share elements or whose elements lie apart."""
+    """Rows of up to 512 elements that begin at odd places, and shorter ones that would leave much
+    of a tile empty, in about eight pieces, which a few lanes of a warp hold: a warp has several
+    rows, whose lanes tell each other of them three times, not five, and hardly one is idle. 8
+    elements a thread where each is stored by itself, else 32 bytes, or 16 where none is (on an
+    H100, layer norm of 33 of f32: 143 us, 187 in tiles 64 wide, 163 of 16 elements; a masked
+    softmax of 45 of f16: 138, 515). None of other rows, and of those that share elements or whose
+    elements lie apart."""
     row, moved = row_of_pieces(kernel), _moved_at_once(kernel)
-    if not _LEAST_SHORT <= row <= (LONG if moved == 1 else ROW if moved else 0):
+    if not _LEAST_SHORT <= row <= (2 * ROW if moved == 1 else ROW if moved else 0):
         return None
     apart = _scatters(kernel) or _gathers(kernel) or _steps_along(kernel)
     if apart or reduces_columns(kernel) or _overlap(kernel):
         return None
     width = max(8, moved)
-    while row > 8 * width:
+    while row > 8 * width and width < LANES * moved:
         width *= 2
     count, whole = -(-row // width), next_power_of_two(row)
-    if width > NARROW_PIECE or count < 2 or (moved > 1 and 8 * width * count > 7 * whole):
+    if count < 2 or (moved > 1 and 8 * width * count > 7 * whole):
         return None
-    warps = 16 if walks(kernel) else 4  # of which two programs walk over rows a multiprocessor
-    each = _of_thread(kernel) * warps * LANES
-    xblock = max(1 << (each // (width * count)).bit_length() - 1, warps * LANES // width)
+    # of those that walk over rows, a multiprocessor has two programs
+    warps = 4 if not walks(kernel) else 16 if moved == 1 else 8
+    elements = _of_thread(kernel) * warps * LANES
+    xblock = max(1 << (elements // (width * count)).bit_length() - 1, warps * LANES // width)
     while min(xblock, warps) > 1 and rows < 4 * MULTIPROCESSORS * xblock:
         xblock, warps = xblock // 2, warps // 2
     return Schedule("persistent", xblock, width, warps, index_bits=bits)
@@ -129,8 +130,12 @@ def short_pieces(kernel: Kernel, rows: int, bits: Literal[32, 64]) -> Schedule |
 
 def _of_thread(kernel: Kernel) -> int:
     """Elements of a thread that has some of several short rows."""
-    applies = any(isinstance(s, Store) for p in kernel.phases if p.axes for s in p.body)
-    return 8 if applies and _moved_at_once(kernel) == 1 else 16
+    if not any(isinstance(s, Store) for p in kernel.phases if p.axes for s in p.body):
+        return 16
+    if _moved_at_once(kernel) == 1:
+        return 8
+    widest = max((s.dtype.itemsize for s in row_loads(kernel)), default=4)
+    return 16 if walks(kernel) else 32 // widest
 
 
 def together(kernel: Kernel, share: int, bits: Literal[32, 64]) -> Schedule:
