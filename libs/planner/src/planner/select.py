@@ -5,7 +5,8 @@ kernel of a static size     -> one launch
 alike kernels side by side  -> one launch of all of them
 kernel of dynamic sizes     -> a launch for each schedule that sizes in range want, at most
                                `MAX_VARIANTS`; integer comparisons pick the nearest; one
-                               more for sizes whose index arithmetic takes 64 bits
+                               more for sizes whose index arithmetic takes 64 bits, and one
+                               that holds rows about as long as the hint
 the user's Triton kernel    -> its launch, with one of its configs
 matmul                      -> the vendor's operator, or a template with its epilogue; either one
                                by the number of rows where that is dynamic
