@@ -13,6 +13,7 @@ from triton_emit.schedule.record import Schedule, next_power_of_two
 from triton_emit.schedule.traits import (
     PAIRS,
     can_loop,
+    inner_bound,
     inner_spaces,
     read_again,
     row_bytes,
@@ -61,8 +62,10 @@ def looped(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]) -> Sche
     lines = all(len(p.axes) == 1 for p in phases)
     small = not (warps == 32 and lines) if pairs else warps == 32 and not again
     each = 256 if small else 512
-    if warps == 32 and any(isinstance(s, Reduce) and s.op == "softmax" for s in statements(kernel)):
-        # of dynamic rows of 32300 of bf16 on an H100: 165 us, 222 of 8 elements a thread, 382 of 16
+    online = any(isinstance(s, Reduce) and s.op == "softmax" for s in statements(kernel))
+    if warps == 32 and online and inner_bound(kernel) is None and width <= 16 * HELD_ROW:
+        # two programs a multiprocessor, of which one waits (softmax of dynamic rows of bf16 on an
+        # H100, 2500 of 32300 165 us, 382 of 16 elements a thread, 350 of 89571 109 and 178)
         each = 128
     rblock = min(each * warps, next_power_of_two(width))
     if again and rows >= 2 * MULTIPROCESSORS:
