@@ -69,14 +69,45 @@ def test_the_sum_of_zeros_below_0_is_0() -> None:
     ("old", "new"),
     [
         ("over r0 < 2, r1 < 2", "over r0 < 3, r1 < 2"),
-        ("reduce max", "reduce argmax"),
+        ("v9 = reduce max", "v9, v11 = reduce welford"),
         ("      v9 = reduce", "      store w[r0] = v8\n      v9 = reduce"),
     ],
 )
 def test_what_keeps_its_rows(old: str, new: str) -> None:
-    text = TEXT.replace(old, new).replace("reduce argmax(v8) : f32", "reduce argmax(v8) : i64")
-    kernel = parse_kernel(text)
+    kernel = parse_kernel(TEXT.replace(old, new))
     assert rewrite(kernel) == kernel
+
+
+PLACES = """
+kernel k(
+    x: KIND[6, 3] cuda:0,
+    out y: i64[6] cuda:0,
+    out z: i64[6] cuda:0,
+):
+  parallel i0 < 6:
+    over r0 < 3:
+      v0 = load x[i0*3 + r0] : KIND
+      v1 = reduce argmax(v0) : i64
+      v2 = reduce argmin(v0) : i64
+    once:
+      store y[i0] = v1
+      store z[i0] = v2
+"""
+
+
+@pytest.mark.parametrize("kind", ["f32", "i64"])
+def test_places_of_extremes(kind: str) -> None:
+    """The first of equal ones, or of those that are NaN."""
+    kernel = parse_kernel(PLACES.replace("KIND", kind))
+    flat = rewrite(kernel)
+    KernelVerifier(flat).run()
+    assert is_pointwise(flat)
+    nan = np.nan if kind == "f32" else 7
+    rows = [[1, 2, 3], [3, 3, 1], [2, 2, 2], [1, nan, 9], [nan, 1, nan], [-5, -9, -9]]
+    x = {"x": np.array(rows, np.float32 if kind == "f32" else np.int64)}
+    want, got = interpret_kernel(kernel, x), interpret_kernel(flat, x)
+    for name in ("y", "z"):
+        np.testing.assert_array_equal(got[name], want[name])
 
 
 def test_a_limit_of_one_element() -> None:

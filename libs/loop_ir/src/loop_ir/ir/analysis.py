@@ -117,6 +117,7 @@ def node_name(node: ir.Node) -> str:
 
 # The operation by which two results of a reduction or scan are one.
 JOINS = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "or", "all": "and"}
+PLACES = {"argmax": "max", "argmin": "min"}  # of which each finds the first
 
 
 def identity(op: str, dtype: DType) -> int | float | bool:

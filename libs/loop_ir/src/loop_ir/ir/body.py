@@ -61,3 +61,9 @@ class Body(list[Stmt]):
         """Adds a reduction that has one result."""
         self.append(Reduce((out := out or next(self.fresh),), op, (arg,), dtype))
         return out
+
+
+def is_extreme(value: str, extreme: str, dtype: DType, body: Body) -> str:
+    """Adds whether a value is the extreme of some, of which NaN is one."""
+    equal = body.test("eq", value, extreme)
+    return body.test("or", equal, body.test("ne", value, value)) if dtype.is_float else equal

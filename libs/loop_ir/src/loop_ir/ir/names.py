@@ -13,6 +13,7 @@ import sympy
 from loop_ir.ir import nodes as ir
 from loop_ir.ir.affine import substitute
 from symexpr import free_symbols
+from tensor_ir import DType
 
 Name: TypeAlias = str | sympy.Symbol
 Item = TypeVar("Item")
@@ -142,6 +143,12 @@ def varying(body: Iterable[ir.Stmt], symbol: sympy.Symbol, over: bool = True) ->
 def value_names(*kernels: ir.Kernel) -> set[str]:
     """The values that kernels define."""
     return {n for k in kernels for s in statements(k) for n in defined_values(s)}
+
+
+def value_types(kernel: ir.Kernel) -> dict[str, DType]:
+    """The element type of each value that a kernel defines."""
+    typed = (s for s in statements(kernel) if not isinstance(s, ir.Indirect | ir.Store))
+    return {name: s.dtype for s in typed for name in defined_values(s)}
 
 
 def free_names(kernel: ir.Kernel) -> set[str]:

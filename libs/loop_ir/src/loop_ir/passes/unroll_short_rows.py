@@ -10,10 +10,10 @@ from typing import Any
 import sympy
 
 from loop_ir.ir import nodes as ir
-from loop_ir.ir.analysis import JOINS, identity, inner_axes
-from loop_ir.ir.body import Body, fresh_values
+from loop_ir.ir.analysis import JOINS, PLACES, identity, inner_axes
+from loop_ir.ir.body import Body, fresh_values, is_extreme
 from loop_ir.ir.in_place import stores_apart
-from loop_ir.ir.names import Name, renamed, results, symbol_names
+from loop_ir.ir.names import Name, renamed, results, symbol_names, value_types
 from loop_ir.ir.points import place_in
 from loop_ir.ir.renaming import fresh_symbols
 from loop_ir.ir.rewrite import map_kernels
@@ -115,12 +115,15 @@ def rewrite(kernel: ir.Kernel, most: int = 4, picked: int = 0, stores: bool = Fa
     if kept and not (stores and all(_along(s, kernel) for s in kept)):
         return kernel
     symbols, body = fresh_symbols("t", symbol_names(kernel)), Body(fresh_values(kernel))
+    types = value_types(kernel)
     for phase in kernel.phases:
         for stmt in phase.body:
             if not phase.axes:
                 body.append(stmt)
-            elif isinstance(stmt, ir.Reduce):
+            elif isinstance(stmt, ir.Reduce) and stmt.op in JOINS:
                 _fold(stmt, rows.args(stmt), body)
+            elif isinstance(stmt, ir.Reduce):
+                _find(stmt, rows.args(stmt), types[stmt.args[0]], body)
             elif isinstance(stmt, ir.Scan):
                 _fold_scan(stmt, rows.points, body)
             else:
@@ -182,7 +185,8 @@ def _choose(stmt: ir.Scan, found: list[tuple[int, str]], place: sympy.Expr, body
 
 
 def _may_go(stmt: ir.Stmt) -> bool:
-    return not isinstance(stmt, ir.Scan | ir.Reduce) or stmt.op in JOINS
+    places = isinstance(stmt, ir.Reduce) and stmt.op in PLACES
+    return not isinstance(stmt, ir.Scan | ir.Reduce) or stmt.op in JOINS or places
 
 
 def _along(stmt: ir.Store | ir.Scan, kernel: ir.Kernel) -> bool:
@@ -206,3 +210,15 @@ def _fold(stmt: ir.Reduce, args: list[str], body: Body) -> None:
             args[0] = body.compute(dtype, "fma", *factors.args, args[0], out=last)
         else:
             args[0] = body.compute(dtype, op, args[0], arg, out=last)
+
+
+def _find(stmt: ir.Reduce, args: list[str], dtype: DType, body: Body) -> None:
+    """The place of the first element that is the extreme of all, or NaN."""
+    op, place = JOINS[PLACES[stmt.op]], body.const(len(args) - 1, DType.i32)
+    extreme = args[0]
+    for arg in args[1:]:
+        extreme = body.compute(dtype, op, extreme, arg)
+    for number, arg in reversed(list(enumerate(args[:-1]))):
+        here = is_extreme(arg, extreme, dtype, body)
+        place = body.compute(DType.i32, "where", here, body.const(number, DType.i32), place)
+    body.compute(stmt.dtype, "cast", place, out=stmt.outs[0])

@@ -7,18 +7,24 @@ from typing import Any
 
 import sympy
 
-from loop_ir.ir.analysis import JOINS, identity
-from loop_ir.ir.body import Body, fresh_values
-from loop_ir.ir.names import Name, operands, renamed, results, statements, symbol_names
-from loop_ir.ir.nodes import Axis, Indirect, Kernel, Load, Phase, Reduce, Scan, Stmt, Store
+from loop_ir.ir.analysis import JOINS, PLACES, identity
+from loop_ir.ir.body import Body, fresh_values, is_extreme
+from loop_ir.ir.names import (
+    Name,
+    operands,
+    renamed,
+    results,
+    statements,
+    symbol_names,
+    value_types,
+)
+from loop_ir.ir.nodes import Axis, Kernel, Load, Phase, Reduce, Scan, Stmt, Store
 from loop_ir.ir.renaming import fresh_symbols
 from loop_ir.ir.rewrite import ranges_of
 from symexpr import bounds
 from tensor_ir import DType
 
 _MOST_PIECES = 4
-# Reductions that are done in two passes.
-_TWICE = ("welford", "argmax", "argmin")
 # The longest pieces that are all as long.
 NARROW_PIECE = 64
 
@@ -41,7 +47,7 @@ def row_of_pieces(kernel: Kernel) -> int:
     folds = [s for s in statements(kernel) if isinstance(s, Reduce | Scan)]
     for s in folds:
         rounds = s.dtype.is_float and s.dtype.itemsize < 4 and s.op not in ("max", "min")
-        if rounds or isinstance(s, Scan) or s.op not in (*JOINS, *_TWICE):
+        if rounds or isinstance(s, Scan) or s.op not in (*JOINS, *PLACES, "welford"):
             return 0
     extents = [a.extent for space in spaces for a in space]
     return _bounds(kernel, extents[0])[1] if len(extents) == 1 else 0
@@ -182,8 +188,7 @@ def _loads_first(bodies: Mapping[Axis, list[Stmt]]) -> Iterator[Phase]:
 def _in_two_passes(kernel: Kernel, fresh: Iterator[str]) -> Iterator[Phase]:
     """The phases, with means and sums of squared distances from them as sums, and the places of
     extremes as the first of those that are equal to them, or NaN."""
-    types = {name: s.dtype for s in statements(kernel) if not isinstance(s, Indirect | Store)
-             for name in results(s)}  # fmt: skip
+    types = value_types(kernel)
     for phase in kernel.phases:
         found = [s for s in phase.body if isinstance(s, Reduce) and s.op not in JOINS]
         body = Body(fresh, (s for s in phase.body if s not in found))
@@ -201,9 +206,8 @@ def _in_two_passes(kernel: Kernel, fresh: Iterator[str]) -> Iterator[Phase]:
                 diff = again.compute(dtype, "sub", value, mean)
                 again.reduce(dtype, "sum", again.compute(dtype, "mul", diff, diff), out=m2)
                 continue
-            equal = again.test("eq", value, body.reduce(kind, stmt.op[3:], value))
-            if kind.is_float:
-                equal = again.test("or", equal, again.test("ne", value, value))
+            extreme = body.reduce(kind, PLACES[stmt.op], value)
+            equal = is_extreme(value, extreme, kind, again)
             none = again.const(int(identity("min", DType.i32)), DType.i32)
             place = again.number(axis.symbol, DType.i32)
             place = again.compute(DType.i32, "where", equal, place, none)

@@ -6,7 +6,14 @@ import sympy
 
 from loop_ir.ir.affine import substitute
 from loop_ir.ir.analysis import inner_axes
-from loop_ir.ir.names import defined_values, map_expressions, statements, symbol_names, used_values
+from loop_ir.ir.names import (
+    defined_values,
+    map_expressions,
+    statements,
+    symbol_names,
+    used_values,
+    value_types,
+)
 from loop_ir.ir.nodes import Axis, Indirect, Kernel, Load, Phase, Reduce, Store
 from loop_ir.ir.points import place_in
 from loop_ir.ir.renaming import fresh_name, fresh_symbols, new_buffer, renumber, used_buffers
@@ -37,12 +44,7 @@ class Pieces:
     def __init__(self, kernel: Kernel, taken: set[str]) -> None:
         self.kernel = kernel
         self.taken = taken
-        self.types = {
-            name: s.dtype
-            for s in statements(kernel)
-            if not isinstance(s, Store | Indirect)
-            for name in defined_values(s)
-        }
+        self.types = value_types(kernel)
         self.buffers = {b.name: b for b in kernel.buffers}
         self.out: list[Kernel] = []
 
