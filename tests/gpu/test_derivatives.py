@@ -48,6 +48,23 @@ def test_second_derivatives_are_refused() -> None:
         (slope.norm() + y.mean()).backward()
 
 
+@pytest.mark.parametrize("options", [{}, {"cuda_graphs": True}, {"emit": "cpp"}])
+def test_autocast_around_a_backward_pass(options: dict[str, Any]) -> None:
+    """Of a forward pass outside of it."""
+    torch.manual_seed(0)
+    layers = torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.Linear(64, 8)
+    model, x = torch.nn.Sequential(*layers).cuda(), torch.randn(32, 64, device="cuda")
+    compiled = torch.compile(model, backend="compile_cli", options=options)
+    run = compile_cli.compile(model, (x,), options=options)
+    for _ in range(2):
+        y, expected = compiled(x), model(x)
+        with torch.autocast("cuda", torch.bfloat16):
+            got = torch.autograd.grad(y.sum(), tuple(model.parameters()))
+            torch.testing.assert_close(run(x), expected.detach(), rtol=1e-3, atol=1e-4)
+        want = torch.autograd.grad(expected.sum(), tuple(model.parameters()))
+        torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-3)
+
+
 def scores(seed: int) -> Tensor:
     torch.manual_seed(seed)
     return torch.randn(5, 2, 4, device="cuda").log_softmax(-1)
