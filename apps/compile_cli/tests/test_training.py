@@ -229,6 +229,19 @@ def test_norms_of_nothing() -> None:
     assert [g.abs().sum().item() for g in gradients] == [0, 0, 0]
 
 
+def test_batch_norm_of_running_statistics_keeps_none() -> None:
+    """The operator gives empty ones on the CPU."""
+
+    def fn(x: Tensor, *more: Tensor) -> Tensor:
+        return torch.ops.aten._native_batch_norm_legit(x, *more, False, 0.1, 1e-5)[0].exp()
+
+    x, w, b = (torch.rand(s, requires_grad=True) for s in ((3, 2, 4), (2,), (2,)))
+    given = x, w, b, torch.rand(2), torch.rand(2) + 1
+    want = torch.autograd.grad(fn(*given).sum(), (x, w, b))
+    got = torch.autograd.grad(torch.compile(fn, backend="compile_cli")(*given).sum(), (x, w, b))
+    torch.testing.assert_close(got, want)
+
+
 def test_sums_of_several_puts() -> None:
     """All three are put onto the last, one after the other."""
 

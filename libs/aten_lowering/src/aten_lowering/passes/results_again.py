@@ -118,7 +118,9 @@ def _normal(
         return None
     if groups and not (value.is_contiguous() and isinstance(node.args[6], int)):
         return None
-    if 0 in [n for n in value.shape if isinstance(n, int)]:  # there is nothing to compute
+    # There is nothing to compute, or, of running statistics on the CPU, nothing that is kept.
+    sizes = (*value.shape, *parts[1].meta["val"].shape)
+    if 0 in [n for n in sizes if isinstance(n, int)]:
         return None
 
     def of_channels(vector: fx.Node) -> fx.Node:
