@@ -539,3 +539,16 @@ def test_floats_of_8_bits_are_joined() -> None:
         return torch.cat([narrow, narrow]).float()
 
     _same(torch.compile(f, backend="compile_cli", fullgraph=True), f, torch.arange(6.0))
+
+
+def test_a_mean_loss_of_nothing_has_a_gradient() -> None:
+    """torch's decomposition divides by the number of elements."""
+
+    def loss(x: Tensor) -> Tensor:
+        return nn.functional.mse_loss(x * 2, x)
+
+    x, y = (torch.empty(4, 0, 3).requires_grad_() for _ in range(2))
+    got, want = _compiled(loss, (x,), "torch.compile")(x), loss(y)
+    torch.testing.assert_close(got, want, equal_nan=True)
+    grads = (torch.autograd.grad(r, leaf)[0] for r, leaf in ((got, x), (want, y)))
+    torch.testing.assert_close(*grads)

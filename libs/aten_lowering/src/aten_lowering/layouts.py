@@ -235,7 +235,10 @@ def laid_out(op: OpOverload, decomposition: Callable[..., Any]) -> Callable[...,
 
 
 def _run(layout: Layout, decomposition: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    result = decomposition(*args, **kwargs)
+    try:
+        result = decomposition(*args, **kwargs)
+    except ZeroDivisionError:  # by a number of elements, of a mean of none: the operator is called
+        return NotImplemented
     if isinstance(result, tuple):
         return tuple(layout(r, *args) for r in result)
     return layout(result, *args) if isinstance(result, Tensor) else result
