@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -36,6 +37,9 @@ from tensor_ir import Decided
 # One operation on the elements of a byte that is moved anyway is free up to this many: about
 # 60 Tflop/s of f32 against 4.8 TB/s of memory (NVIDIA H200 data sheet).
 _OPS_PER_BYTE = 12
+# Places of a tensor that each point reads, so many of which make a window: points of other parts of
+# a whole would ask for them, too.
+_WINDOW = 4
 # A reader that picks elements reads at most one of so many.
 _PICKED = 8
 # Operands that are shared by rows or columns may make what is read again so much more.
@@ -365,6 +369,7 @@ class Scheduler:
             if not isinstance(consumer, Kernel) or reader == number:
                 return Mismatch(f"{node_name(consumer)} is no kernel and reads {made[0]}")
             together = len(made) > 1 or not is_pointwise(whole) or self._goes_on(number)
+            together |= _most_read(whole) >= _WINDOW
             if together and joins_runs(consumer, made):
                 return Mismatch(f"{whole.name} may store its parts where {consumer.name} has them")
             kernel = self._with_inside(parts, consumer)
@@ -558,6 +563,12 @@ class Scheduler:
                     self.deps.remove(number)
                 else:
                     self.deps.replace(number, slim)
+
+
+def _most_read(kernel: Kernel) -> int:
+    """At how many places each point reads a tensor, of the one that it reads at most."""
+    counts = Counter(s.buffer for s in statements(kernel) if isinstance(s, Load))
+    return max(counts.values(), default=0)
 
 
 def _renamed(moved: Traffic, names: dict[str, str]) -> Traffic:
