@@ -133,10 +133,71 @@ def test_one_tile_where_nothing_is_transposed() -> None:
     assert across(same) is None and default_schedule(same, {}).kind == "flat"
     narrow = permuted((4, 4096), (1, 0), DType.f32)
     assert default_schedule(narrow, {}).kind == "flat"
-    with pytest.raises(BadSchedule, match="does not transpose"):
-        emit(same, Schedule("tiled", 32, yblock=32))
+    one = permuted((4096,), (0,), DType.f32)
+    with pytest.raises(BadSchedule, match="one axis"):
+        emit(one, Schedule("tiled", 32, yblock=32))
     with pytest.raises(BadSchedule, match="yblock"):
         emit(narrow, Schedule("tiled", 32, yblock=3))
+
+
+def test_short_lines_go_on_with_the_axis_before(tools: SimpleNamespace) -> None:
+    kernel = permuted((2, 20, 6, 5), (0, 2, 3, 1), DType.f32)
+    emitted = tools.check(kernel, Schedule("tiled", 16, num_warps=1, yblock=16))
+    assert "xindex % 5" in emitted.source and "xindex < 30" in emitted.source
+    apart = permuted((2, 6, 20, 5), (0, 1, 3, 2), DType.f32)
+    assert "xindex %" not in tools.check(apart, Schedule("tiled", 8, yblock=16)).source
+    large = permuted((40, 60, 40, 50), (0, 2, 3, 1), DType.f32)
+    assert default_schedule(large, {}) == Schedule("tiled", 64, num_warps=8, yblock=64)
+
+
+COPIED = """
+kernel im2col(
+    x: bf16[2, {h}, {w}] cuda:0,
+    out y: bf16[2, 3, 3, {h}, {w}] cuda:0,
+):
+  {where}
+  parallel i0 < 2, i1 < 3, i2 < 3, i3 < {h}, i4 < {w}:
+    once:
+      v0 = index i1 + i3 - 1 : i64
+      v1 = const 0 : i64
+      v2 = ge(v0, v1) : bool
+      v3 = index {h} : i64
+      v4 = lt(v0, v3) : bool
+      v5 = index i2 + i4 - 1 : i64
+      v6 = ge(v5, v1) : bool
+      v7 = index {w} : i64
+      v8 = lt(v5, v7) : bool
+      v9 = and(v2, v4) : bool
+      v10 = and(v6, v8) : bool
+      v11 = and(v9, v10) : bool
+      v12 = load x[i0*{h}*{w} + i1*{w} + i3*{w} + i2 + i4 - {w} - 1] if v11 else 0 : bf16
+      store y[i0*9*{h}*{w} + i1*3*{h}*{w} + i2*{h}*{w} + i3*{w} + i4] = v12
+"""
+UNKNOWN = "where s0 in [0, 4096] hint 90\n  where s1 in [0, 4096] hint 100"
+
+
+def copied(h: object, w: object, where: str = "") -> Kernel:
+    return parse_kernel(COPIED.format(h=h, w=w, where=where))
+
+
+@pytest.mark.parametrize(("x", "y"), [(8, 4), (16, 8), (32, 2)])
+@pytest.mark.parametrize(("h", "w"), [(7, 13), (12, 8), (3, 33), (1, 20)])
+def test_windows_that_are_copied_in_rows(
+    h: int, w: int, x: int, y: int, tools: SimpleNamespace
+) -> None:
+    schedule = Schedule("tiled", x, num_warps=1, yblock=y, vector=1)
+    known = tools.check(copied(h, w), schedule)
+    assert ("oindex" in known.source) == (h >= 0.9 * -(-h // y) * y)
+    unknown = copied("s0", "s1", UNKNOWN)
+    assert "oindex" in tools.check(unknown, schedule, symbols={"s0": h, "s1": w}).source
+
+
+def test_coordinates_are_worth_rows() -> None:
+    assert default_schedule(copied(200, 240), {}) == Schedule(
+        "tiled", 256, 1, 2, 1, 32, 4, vector=1
+    )
+    assert default_schedule(copied(6, 12), {}).kind == "flat"  # few points, of short rows
+    assert default_schedule(copied("s0", "s1", UNKNOWN), {"s0": 300, "s1": 300}).kind == "tiled"
 
 
 @settings(max_examples=15, deadline=None)

@@ -285,15 +285,19 @@ def test_digits_do_not_depend_on_it(text: str, tools: SimpleNamespace) -> None:
         made(COPY, points=1 << 20, index="i0*64"),
         made(MAXIMUM),
         made(ADD),
-        made(DYNAMIC),
     ],
     ids=["aligned", "aligned offset", "odd offset", "backwards", "bias", "strided",
-         "maximum", "add", "dynamic"],
+         "maximum", "add"],
 )  # fmt: skip
 def test_others_stay_as_they_are(kernel: Kernel) -> None:
     schedule = default_schedule(kernel, {})
     assert schedule.kind == "flat" and schedule.vector == 0
     assert "multiple_of" not in emit(kernel, schedule).source
+
+
+def test_rows_of_sizes_that_are_not_known() -> None:
+    assert default_schedule(made(DYNAMIC), {"s0": 997}).kind == "tiled"
+    assert default_schedule(made(DYNAMIC), {"s0": 9}).kind == "flat"
 
 
 def test_no_vectors_over_windows() -> None:

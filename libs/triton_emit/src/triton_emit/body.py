@@ -88,7 +88,7 @@ class Writer:
         inner = any(p.axes for p in kernel.phases)
         quotients = sum(isinstance(s, ir.Compute) and s.op == "div" for s in statements(kernel))
         self.ops = ScalarOps(
-            kernel.name, frozenset("ox" if inner else "y"), quotients > (0 if inner else 1)
+            kernel.name, frozenset("ox" if inner else "oy"), quotients > (0 if inner else 1)
         )
         self.namer = Namer()
         self.ranges = dict(ranges_of(kernel))

@@ -21,8 +21,9 @@ from math import gcd
 import sympy
 
 from loop_ir import ATOMICS, Axis, Compute, DType, Index, Kernel, Load, Store
-from loop_ir.ir import statements
-from symexpr import Max, Min, Mod
+from loop_ir.ir import expression, statements
+from symexpr import FloorDiv, Max, Min, Mod
+from triton_emit.tiles import Tile
 
 _KERNELS = 64  # whose answers are kept: a schedule is asked for many sizes of one
 _WIDEST = 16  # bytes of the widest access, and elements of the widest vector
@@ -133,6 +134,46 @@ def reads_rows(kernel: Kernel) -> bool:
         and size * min(_divisor(e.coeff(a.symbol)) for a in others) >= _WIDEST // 2
         for size, e in along
     )
+
+
+@lru_cache(_KERNELS)
+def unravels(kernel: Kernel) -> bool:
+    """Each point takes its number among all apart, for coordinates that memory or a test asks for,
+    where no vector of neighbours shares what that costs: ten instructions for a coordinate, twice
+    as many of sizes that are not known.
+
+    y[i0*12544 + i1*112 + i2] = x[...] if i2 >= 1, i1 < 112, i2 < 112   ->  True
+    y[i0*4096 + i1] = x[i0*4096 + i1] + w[i1], i1 < 4096                ->  False: vectors
+    """
+    if len(kernel.axes) < 2 or any(p.axes for p in kernel.phases):
+        return False
+    tile = Tile("x", "xindex", "i", kernel.axes, str)
+    for e in map(expression, statements(kernel)):
+        if e is not None:
+            tile.rewrite(e)
+    known = all(a.extent.is_Integer for a in kernel.axes)
+    several = not known or (len(kernel.axes) > 2 and moves_alone(kernel))
+    return bool(tile.definitions) and several
+
+
+def moves_alone(kernel: Kernel) -> bool:
+    """Some access along the last axis is of single elements, or of fewer than 8 bytes, wherever its
+    rows begin; not those that neighbours share. Sizes that are not known are taken for multiples of
+    16."""
+    axes = {a.symbol for a in kernel.axes}
+    last = kernel.axes[-1].symbol
+    sizes = {b.name: b.type.dtype.itemsize for b in kernel.buffers}
+    for stmt in statements(kernel):
+        if isinstance(stmt, Load | Store):
+            shared = dict.fromkeys(stmt.index.atoms(FloorDiv), sympy.S.Zero)
+            own = last in stmt.index.xreplace(shared).free_symbols
+            rest = sympy.expand(stmt.index - last)
+            terms = [t.as_coeff_Mul() for t in sympy.Add.make_args(rest)]
+            run = gcd(_WIDEST, *(int(n) for n, e in terms if e.free_symbols <= axes))
+            whole = last not in rest.free_symbols and run * sizes[stmt.buffer] >= _WIDEST // 2
+            if own and not whole:
+                return True
+    return False
 
 
 def aligned(kernel: Kernel) -> bool:

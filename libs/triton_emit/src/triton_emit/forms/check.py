@@ -15,7 +15,6 @@ from triton_emit.schedule import (
     piece_of,
     walks,
 )
-from triton_emit.vectors import bends, reads_rows, slides
 
 
 def check(kernel: ir.Kernel, schedule: Schedule) -> None:
@@ -48,10 +47,8 @@ def check(kernel: ir.Kernel, schedule: Schedule) -> None:
     require(not s.lookback or sharing, "lookback", s.lookback, expected)
     expected = "1, or programs that each hold a piece of a row, of a persistent kernel"
     require(s.share == 1 or _shares(kernel, s), "share", s.share, expected)
-    lines = ir.picks_rows(kernel), ir.divides_lines(kernel), reads_rows(kernel)
-    planar = any((ir.across(kernel), *lines, bends(kernel), slides(kernel)))
-    expected = "flat: the kernel does not transpose"
-    require(s.kind != "tiled" or planar, "kind", s.kind, expected)
+    several = len(kernel.axes) > 1
+    require(s.kind != "tiled" or several, "kind", s.kind, "flat: the kernel has one axis")
     held = s.kind == "persistent"
     require(held or not walks(kernel), "kind", s.kind, "persistent: the kernel sums over rows")
     whole = held and s.share == 1 and not ir.row_of_pieces(kernel)

@@ -1,38 +1,53 @@
-"""Tiles of two dimensions, for kernels that transpose or resample: the last axis by all others."""
+"""Tiles of two dimensions, for kernels that transpose or whose points need their coordinates: the
+last axis by all others, or by the one before it."""
 
 import sympy
 
-from loop_ir import Axis, Load, Store, across
+from loop_ir import Axis, Load, Store
 from triton_emit.forms.kernel import KernelWriter, ceiling_division
+from triton_emit.schedule import line_axes, rows_apart, turned
 from triton_emit.tiles import Tile
 
 
 class PlaneWriter(KernelWriter):
     """Of the other axes the one that is contiguous elsewhere comes last; programs that follow each
-    other are neighbours along the last axis. With a `yblock` of 1 a row is a scalar. The last axis
+    other are neighbours along the last axis. With a `yblock` of 1 a row is a scalar; where rows are
+    of one place of the outer axes (`rows_apart`), that is one. The last axis
     comes first in tiles: where Triton knows of no neighbours along either dimension (steps of two,
     places that are data), it lays the lanes of a warp along the first. Rows of an odd length, of
     which it knows none either, are read and stored as tiles that are turned around."""
 
     def define_tiles(self) -> None:
-        """A block of the points of the last axis by one of those of all others."""
-        *others, last = self.kernel.axes
-        inner = across(self.kernel)
-        rows = tuple(others)
+        """A block of the points of the last axis by one of those of others."""
+        line, inner = line_axes(self.kernel), turned(self.kernel)
+        others = self.kernel.axes[: -len(line)]
+        rows = others
         if inner is not None:
             rows = (*(a for a in others if a != inner), inner)
         self.lines.head.append(f"pid = {self.program()}")
-        columns = self.write_sizes(ceiling_division(last.extent, self.schedule.xblock))
+        length = sympy.Mul(*(a.extent for a in line))
+        columns = self.write_sizes(ceiling_division(length, self.schedule.xblock))
         x, y = ("0", "pid") if columns == "1" else (f"pid % ({columns})", f"pid // ({columns})")
         alone = self.schedule.yblock == 1
         self.dimensions = ("x",) if alone else ("x", "y")
         self.across, self.ops.columns = "y", not alone
-        self._define("x", "i", (last,), x)
+        self._define("x", "i", line, x)
+        if rows_apart(self.kernel, self.schedule.yblock):
+            y, rows = self._define_outer(rows, y), rows[-1:]
         if alone:
             self.add_tile(Tile("y", "yindex", "j", rows, self.write_sizes))
             self.lines.head.append(f"yindex = {y}")
         else:
             self._define("y", "j", rows, y)
+
+    def _define_outer(self, rows: tuple[Axis, ...], number: str) -> str:
+        """The place of the outer axes; the number of the block of rows there."""
+        *outer, last = rows
+        self.add_tile(Tile("o", "oindex", "k", tuple(outer), self.write_sizes))
+        blocks = self.write_sizes(ceiling_division(last.extent, self.schedule.yblock))
+        one = blocks == "1"
+        self.lines.head.append(f"oindex = {number}" if one else f"oindex = {number} // ({blocks})")
+        return "0" if one else f"{number} % ({blocks})"
 
     def _define(self, key: str, prefix: str, axes: tuple[Axis, ...], first: str) -> None:
         """A block of the points of `axes`, the one of this number."""
@@ -68,5 +83,9 @@ class PlaneWriter(KernelWriter):
 
     def programs(self) -> sympy.Expr:
         """How many blocks there are of one by those of the other."""
-        x = ceiling_division(self.tiles["x"].numel, self.schedule.xblock)
-        return x * ceiling_division(self.tiles["y"].numel, self.schedule.yblock)
+        blocks = [
+            (key, self.schedule.xblock if key == "x" else self.schedule.yblock) for key in "xy"
+        ]
+        found = (ceiling_division(self.tiles[key].numel, n) for key, n in blocks)
+        outer = self.tiles["o"].numel if "o" in self.tiles else sympy.S.One
+        return sympy.Mul(*found, outer)

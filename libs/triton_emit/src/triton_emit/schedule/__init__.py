@@ -8,6 +8,7 @@ from triton_emit.schedule.default import default_schedule
 from triton_emit.schedule.h200 import MULTIPROCESSORS
 from triton_emit.schedule.held import WIDEST_ROW, cut_rows
 from triton_emit.schedule.loops import MOST_AHEAD
+from triton_emit.schedule.points import line_axes, rows_apart, turned
 from triton_emit.schedule.record import (
     FITS,
     INT32_MAX,
