@@ -70,7 +70,8 @@ SPIN = 400_000  # cycles of the GPU, while the call is queued behind
 def cases() -> dict[str, Callable[[], Any]]:
     """What makes a `kernel_cases.Case`, by the name of the case."""
     chains = {f"{n} x{c}": partial(chain, n, c) for n, counts in LINKS.items() for c in counts}
-    return {n: partial(model, n) for n in MODELS} | chains | {n: partial(train, n) for n in TRAINED}
+    trained = {n: partial(train, n) for n in TRAINED}
+    return {n: partial(model, n) for n in MODELS} | chains | trained | {"parts": parts}
 
 
 def model(name: str) -> Any:
@@ -117,6 +118,31 @@ def train(name: str) -> Any:
         sizes = [(64, 256), *[(256, 256)] * 8]
         return Case("train", name, mlp, lambda: tuple(randn(*size) for size in sizes), True)
     return kernels.chosen("block_cases", [name])[0]
+
+
+def parts() -> Any:
+    """Eight layers around an operator of the user's, which says that no graph is to hold it."""
+    import torch
+    from kernel_cases import Case, randn
+    from torch import Tensor
+
+    @torch.library.custom_op("host::twice", mutates_args=(), tags=(torch.Tag.cudagraph_unsafe,))
+    def twice(x: Tensor) -> Tensor:
+        return x * 2
+
+    @twice.register_fake
+    def _(x: Tensor) -> Tensor:
+        return torch.empty_like(x)
+
+    def run(x: Tensor, *weights: Tensor) -> Tensor:
+        for i, weight in enumerate(weights):
+            x = torch.nn.functional.gelu(x @ weight) + x
+            x = twice(x) if i % 4 == 3 else x
+        return x
+
+    return Case(
+        "chain", "parts", run, lambda: (randn(64, 256), *(randn(256, 256) / 16 for _ in range(32)))
+    )
 
 
 SPENT = {"program": 0.0, "replay": 0.0}
