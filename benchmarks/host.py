@@ -121,12 +121,15 @@ def train(name: str) -> Any:
 
 
 def parts() -> Any:
-    """Eight layers around an operator of the user's, which says that no graph is to hold it."""
+    """Groups of four layers, between which is an operator that says that no graph is to hold it."""
     import torch
     from kernel_cases import Case, randn
     from torch import Tensor
 
-    @torch.library.custom_op("host::twice", mutates_args=(), tags=(torch.Tag.cudagraph_unsafe,))
+    @torch.library.custom_op(
+        "host::twice", mutates_args=(), schema="(Tensor x) -> Tensor",
+        tags=(torch.Tag.cudagraph_unsafe,),
+    )  # fmt: skip
     def twice(x: Tensor) -> Tensor:
         return x * 2
 
