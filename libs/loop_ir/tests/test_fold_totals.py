@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from loop_ir import Graph, Kernel, fuse, interpret_graph, parse_graph, verify
+from loop_ir import (
+    Compute,
+    DType,
+    Graph,
+    GraphInput,
+    Index,
+    Kernel,
+    Symbol,
+    fuse,
+    interpret_graph,
+    parse_graph,
+    verify,
+)
 from loop_ir.fusion.fold_totals import FoldTotals
 from loop_ir.splitting.crowds import CROWD, FEW
+from symexpr import symbol
 
 MEMBER = """
   kernel total{n}(
@@ -98,6 +113,31 @@ def test_what_a_total_is_of_is_not_written_meanwhile() -> None:
     inputs = "".join(f"    p{n}: f32[200] cuda:0,\n" for n in range(CROWD))
     before = parse_graph(f"graph g(\n{inputs}):{kernels}  return ()\n")
     assert FoldTotals().run(before) == before
+
+
+def test_what_a_total_knows_of_sizes_comes_with_it() -> None:
+    """A mean of rows of any length, by which something of a static size is divided."""
+    before = graph(CROWD, 37)
+    sized = (Symbol("s0", 1, 4096, 100),)
+    s0 = symbol("s0")
+
+    def of_rows(k: Kernel) -> Kernel:
+        (folds, once) = k.phases
+        *_, store = once.body
+        mean = (Index("n", s0, DType.i64), Compute("f", "cast", ("n",), DType.f32),
+                Compute("m", "div", ("v1", "f"), DType.f32), replace(store, value="m"))  # fmt: skip
+        return replace(k, phases=(folds, replace(once, body=mean)), symbols=sized)
+
+    nodes = tuple(
+        of_rows(k) if isinstance(k, Kernel) and k.name.startswith("total") else k
+        for k in before.nodes
+    )
+    rows = GraphInput("rows", replace(before.inputs[0].type, size=(s0,)))
+    before = replace(before, nodes=nodes, inputs=(*before.inputs, rows), symbols=sized)
+    verify(before)
+    after = FoldTotals().run(before)
+    verify(after)
+    assert len(after.nodes) == CROWD
 
 
 LARGE = """

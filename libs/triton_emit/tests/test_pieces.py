@@ -60,6 +60,31 @@ def test_pieces(rows: int, text: str, rblock: int, pieces: int, tools: SimpleNam
     assert ("xmask" in emitted.source) == (rows > 1 and text is SOFTMAX)
 
 
+PLACES = """\
+kernel places(
+    x: bool[9, 33] cuda:0,
+    out p: i64[9] cuda:0,
+    out q: i64[9] cuda:0,
+):
+  parallel i0 < 9:
+    over r0 < 33:
+      v0 = load x[i0*33 + r0] : bool
+      v1 = reduce argmax(v0) : i64
+      v2 = reduce argmin(v0) : i64
+    once:
+      store p[i0] = v1
+      store q[i0] = v2
+"""
+
+
+@pytest.mark.parametrize("rblock", [8, 64])
+def test_places_in_rows_of_booleans(rblock: int, tools: SimpleNamespace) -> None:
+    """Those of rows of which all are alike, too."""
+    x = np.arange(9)[:, None] == np.arange(33) // 4
+    x[1], x[2] = True, False
+    tools.check(parse_kernel(PLACES), Schedule("persistent", 4, rblock), {"x": x})
+
+
 def test_all_of_a_row_is_read_before_its_threads_wait() -> None:
     source = emit(parse_kernel(SOFTMAX), Schedule("persistent", 1, 32)).source
     assert source.rindex("tl.load(in0") < source.index("tl.reduce(")

@@ -119,6 +119,7 @@ def folded(kernel: ir.Kernel, total: ir.Kernel) -> ir.Kernel:
         kernel,
         buffers=renaming.union_buffers(kernel.buffers, total.buffers),
         phases=tuple(map(without, (*total.phases, *kernel.phases))),
+        symbols=renaming.union_symbols(kernel.symbols, total.symbols),
         origins=renaming.union_origins(kernel.origins, total.origins),
     )
     return renaming.renumber(renaming.used_buffers(whole))

@@ -128,6 +128,8 @@ def identity(op: str, dtype: DType) -> int | float | bool:
         number = int(op in ("prod", "all"))
         return bool(number) if dtype == DType.bool_ else float(number) if dtype.is_float else number
     least = op in ("max", "argmax")
+    if dtype == DType.bool_:
+        return not least
     if dtype.is_float:
         return float("-inf") if least else float("inf")
     bits = 8 * dtype.itemsize
