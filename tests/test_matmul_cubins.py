@@ -208,3 +208,15 @@ def test_the_parts_of_k_may_be_given(splits: int) -> None:
     assert found is not None
     shares = {c.config.split_k for c in found if c.config}
     assert splits in shares <= {1, splits}
+
+
+@pytest.mark.parametrize("precision", ["tf32", "ieee"])
+def test_precision_may_be_said_of_matmuls_alone(precision: str) -> None:
+    """By torch's new names, after which it refuses to tell the old ones where the two differ."""
+    matmul = torch.backends.cuda.matmul
+    before, matmul.fp32_precision = matmul.fp32_precision, precision
+    try:
+        _, task = task_of(lambda x, w: F.gelu(x @ w), ((64, 64), (64, 64)), torch.float32)
+    finally:
+        matmul.fp32_precision = before
+    assert task.problem.input_precision == precision

@@ -12,11 +12,14 @@ _NUMBERS = (DType.bf16, DType.f16, DType.f32)
 
 def is_cudnns(op: ExternCall, types: Mapping[str, TensorType]) -> bool:
     """Whether torch would choose cuDNN, by what it looks at: a plain convolution of images of known
-    sizes on a GPU, which 32 bits count. Of those in groups, some are kernels of torch's own."""
+    sizes on a GPU, which 32 bits count. Of those in groups, some are kernels of torch's own, and so
+    are dilated ones that are to be deterministic."""
     if op.target != "aten.convolution.default" or op.outs[0] is None:
         return False
-    x, weight, bias, _, _, _, transposed, _, groups = op.args
-    if bias is not None or transposed or groups != 1 or not torch.backends.cudnn.enabled:
+    x, weight, bias, _, _, dilation, transposed, _, groups = op.args
+    if bias is not None or transposed or groups != 1 or dilation != (1, 1):
+        return False
+    if not torch.backends.cudnn.enabled:
         return False
     tensors = [op.outs[0][1], *(types[arg.name] for arg in (x, weight) if isinstance(arg, Ref))]
     return all(

@@ -41,7 +41,8 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 def cudnn_flags() -> tuple[bool, bool, bool]:
     """Whether cuDNN measures, is deterministic, and may use TF32, as torch asks it now."""
     exact = torch._C._get_cudnn_deterministic() or torch._C._get_deterministic_algorithms()
-    return torch._C._get_cudnn_benchmark(), exact, torch._C._get_cudnn_allow_tf32()
+    tf32 = torch._C._get_fp32_precision_getter("cuda", "conv") == "tf32"
+    return torch._C._get_cudnn_benchmark(), exact, tf32
 
 
 def imports_of(gm: GraphModule) -> str:

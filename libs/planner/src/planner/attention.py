@@ -98,7 +98,7 @@ class _Launch:
         if not group.is_Integer:
             raise UnsupportedProblem(f"{heads} heads that share {kv_heads}")
         on_cuda = self.tensors["q"].type.device.kind == "cuda"
-        tf32 = torch.backends.cuda.matmul.allow_tf32 and on_cuda
+        tf32 = torch.backends.cuda.matmul.fp32_precision == "tf32" and on_cuda
         full = self.function("full", a.full)
         full_gradient = self.function("full_gradient", a.full_gradient)
         return templates.Attention(

@@ -167,7 +167,7 @@ def _times(
     one: Convolution, info: gemm_templates.DeviceInfo, store: gemm_templates.Store
 ) -> tuple[float, float]:
     cudnn = torch.backends.cudnn
-    switches = (cudnn.enabled, cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32)
+    switches = (cudnn.enabled, cudnn.benchmark, cudnn.deterministic, cudnn.conv.fp32_precision)
     version = cudnn.version()  # type: ignore[no-untyped-call]  # of torch
     key = f"{_kind(one)}\n{info.name}, torch {torch.__version__}, cudnn {version}, {switches}"
     record = store.get(key)

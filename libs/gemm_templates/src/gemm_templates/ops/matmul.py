@@ -118,7 +118,7 @@ def product_of(
     if a.dtype not in NAMES or out.dtype not in NAMES or out.numel() == 0:
         return None
     batched = a.dim() == 3
-    tf32 = a.dtype == torch.float32 and torch._C._get_cublas_allow_tf32()
+    precision = torch._C._get_fp32_precision_getter("cuda", "matmul")
     name = NAMES[a.dtype]
     sizes = (a.shape[-2], b.shape[-1], a.shape[-1])
     strides = (strides_of(a), strides_of(b), strides_of(out))
@@ -133,7 +133,7 @@ def product_of(
         epilogue=epilogue,
         batch=max(1, a.shape[0]) if batched else 1,
         batch_strides=(a.stride(0), b.stride(0), out.stride(0)) if batched else None,
-        input_precision="tf32" if tf32 else "ieee",
+        input_precision="tf32" if a.dtype == torch.float32 and precision == "tf32" else "ieee",
         aligned=aligned(out, a=a, b=b, bias=bias),
     )
 

@@ -57,9 +57,9 @@ def run(
         operation.check(tensors, options, out)
         if not is_writable(out, tensors):
             return out.copy_(run(operation, tensors, options, None, config))
-    tf32 = torch._C._get_cublas_allow_tf32()
+    precision = torch._C._get_fp32_precision_getter("cuda", "matmul")
     read = [signature(t) for t in tensors]
-    key = (operation.name, options, config, signature(out), tf32, *read)
+    key = (operation.name, options, config, signature(out), precision, *read)
     decision = _decisions.get(key)
     if decision is None:
         decision = _decide(key, Call(operation, tensors, options, out), config)

@@ -329,7 +329,7 @@ def make_task(
     if batch.free_symbols:  # the text of a kernel tells one product from several
         products_at = max(2, products_at)
     block_scale, scales = _block_scale(node)
-    tf32 = torch.backends.cuda.matmul.allow_tf32 and node.type.device.kind == "cuda"
+    tf32 = torch.backends.cuda.matmul.fp32_precision == "tf32" and node.type.device.kind == "cuda"
     problem = gemm_templates.Problem(
         at["M"],
         at["N"],
