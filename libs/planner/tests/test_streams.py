@@ -11,7 +11,7 @@ import torch
 import planner.streams
 from planner import Settings
 from planner.streams import Overlap, gives_alone, overlap
-from wrapper_ir import ExternCall, Program, parse_program
+from wrapper_ir import DefineKernel, ExternCall, KernelParam, Program, parse_program
 from wrapper_ir.passes import InsertFrees, OverlapBranches, PlanMemory, run_passes
 
 
@@ -55,6 +55,14 @@ def test_what_is_not_measured(
     assert why in found.missing and not found.pays and why in str(found)
 
 
+@pytest.mark.parametrize(("kind", "reads"), [("*i64", True), ("*f32", False), ("i64", False)])
+def test_users_kernels_get_no_made_up_addresses(kind: str, reads: bool, tmp_path: Path) -> None:
+    users = [DefineKernel("theirs", "", (KernelParam("p", kind),))]
+    one, two = programs(1024)
+    found = overlap(one, two, lambda: (), Settings(cache_dir=str(tmp_path)), users)
+    assert ("theirs reads integers" in found.missing) is reads
+
+
 def test_noise_is_no_gain() -> None:
     assert Overlap(1e-4, 0.9e-4).pays and not Overlap(1e-4, 0.99e-4).pays
     assert str(Overlap(1e-4, 0.9e-4)).endswith("90.0 us in place of 100.0 -> two streams")
@@ -67,6 +75,8 @@ def test_noise_is_no_gain() -> None:
         ("extern aten.mm.out(x, x, out=o) mutates (o,)", True),
         ("y = extern aten.cumsum.default(x, 0) -> f32[4, 4] cpu", True),
         ("extern aten.zero_.default(o) mutates (o,)", False),
+        ('extern aten._assert_async.msg(x, "is true")', False),
+        ('extern aten._linalg_check_errors.default(x, "cholesky", is_matrix=True)', False),
         ("y = extern aten.bernoulli.default(x) -> f32[4, 4] cpu", False),
         ("y = extern aten.t.default(x) alias x -> f32[4, 4] cpu", False),
         ("y = extern aten._unsafe_view.default(x, (16,)) -> f32[16] cpu", False),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
-from functools import partial
+from functools import cache, partial
 from time import perf_counter
 from typing import Any
 
@@ -152,11 +152,17 @@ def compile_loop(
             host, run, parts = build(program, check_inputs=check_inputs)
             found = None
             if made.beside is not None:
-                beside = build(made.beside, check_inputs=check_inputs)
+                beside = cache(partial(build, made.beside, check_inputs=check_inputs))
                 if options.streams == "auto":
-                    found = overlap(program, made.beside, lambda: (run, beside[1]), options)
+                    found = overlap(
+                        program,
+                        made.beside,
+                        lambda: (run, beside()[1]),  # built where it is measured
+                        options,
+                        kernels.defined.values(),
+                    )
                 if found is None or found.pays:
-                    program, host, run, parts = made.beside, *beside
+                    program, host, run, parts = made.beside, *beside()
                     record.after("wrapper", OverlapBranches.name, program)
         except LoopsNotBuilt as error:
             warnings.warn(f"kernels on the CPU are interpreted: {error}", stacklevel=2)

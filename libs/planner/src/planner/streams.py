@@ -5,7 +5,7 @@ two branches beside each other: 41.2 us in place of 58.0 -> two streams
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,16 @@ from planner.settings import Settings
 from planner.tensors import random_tensor
 from planner.torch_compat import unset_fake_temporarily
 from tuning import MARGINS, added_seconds, time_ms
-from wrapper_ir import CommAllocate, Constant, ExternCall, Program, StreamSwitch, print_program
+from wrapper_ir import (
+    CommAllocate,
+    Constant,
+    DefineKernel,
+    DType,
+    ExternCall,
+    Program,
+    StreamSwitch,
+    print_program,
+)
 from wrapper_ir.analysis import walk
 from wrapper_ir.memory import hint_env, peak_bytes
 
@@ -52,13 +61,22 @@ class Overlap:
 
 
 def overlap(
-    one: Program, two: Program, runs: Callable[[], Sequence[Run]], how: Settings
+    one: Program,
+    two: Program,
+    runs: Callable[[], Sequence[Run]],
+    how: Settings,
+    users: Iterable[DefineKernel] = (),
 ) -> Overlap:
     """Measures programs that do the same on numbers that are made up. runs: what calls each, asked
     for where times are not known. A call's time counts as a whole, or that of the GPU where CUDA
-    graphs make calls; what programs do to anything but their arguments would be done here."""
+    graphs make calls; what programs do to anything but their arguments would be done here, and so
+    would what the user's kernels, `users`, do with integers, which may be addresses."""
     if why := _why_not(one, two):
         return Overlap(missing=why)
+    for define in users:
+        pointers = (p.kind.removeprefix("*") for p in define.params if p.kind.startswith("*"))
+        if any(DType(kind).is_int for kind in pointers):
+            return Overlap(missing=f"{define.name} reads integers")
     if not torch.cuda.is_available() or torch.cuda.is_current_stream_capturing():
         return Overlap(missing="no GPU to measure on")
     if torch.are_deterministic_algorithms_enabled():
@@ -94,14 +112,15 @@ def overlap(
 
 def gives_alone(op: ExternCall) -> bool:
     """Whether a call does nothing but give tensors of its own, or fill those of `out=`: it waits
-    for nothing, and draws no random numbers, as attention without dropout does not."""
+    for nothing, asserts nothing, and draws no random numbers, as attention without dropout does
+    not."""
     if not op.target.startswith("aten.") or op.alias is not None or op.binds:
         return False
     called: Any = operator_of(op.target, {})
     arguments, named = called._schema.arguments, dict(op.kwargs)
     apart = "out" in named or not any(may_alias(called, i) for i in range(len(op.outs)))
     written = any(a.alias_info is not None and not a.is_out for a in arguments)
-    if not apart or written or not _WAITS.isdisjoint(called.tags):
+    if not called._schema.returns or not apart or written or not _WAITS.isdisjoint(called.tags):
         return False
     values = {a.name: named.get(a.name, a.default_value) for a in arguments}
     values |= {a.name: value for a, value in zip(arguments, op.args, strict=False)}
