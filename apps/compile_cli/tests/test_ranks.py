@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from functorch.compile import make_boxed_func
 from torch import fx
+from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from compile_cli import ranks, torch_compat
@@ -102,6 +104,29 @@ def test_a_device_is_that_of_the_rank(monkeypatch: pytest.MonkeyPatch, of: Any) 
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     there = replace(ARTIFACT, text=TEXT.replace("cpu", "cuda:0"))
     assert ranks._here(there, Options()).text == TEXT.replace("cpu", "cuda:1")
+
+
+def test_ranks_that_know_other_sizes_are_apart(of: Any) -> None:
+    """A rank whose batches are large asks whether they are, and compiles for those alone."""
+    of(0, "")
+    found: list[str] = []
+
+    def compiled(gm: fx.GraphModule, inputs: Any) -> Any:
+        found.append(digest(gm, Options(), True))
+        return make_boxed_func(gm.forward)
+
+    for size, most in ((8, 20), (8, 20), (30, 20), (8, 100)):
+        torch._dynamo.reset()
+
+        def model(x: torch.Tensor, most: int = most) -> torch.Tensor:
+            many = x.shape[0] >= most
+            return x.sin() if many or x.dim() == 1 else x
+
+        x = torch.ones(size)
+        torch._dynamo.mark_dynamic(x, 0)
+        torch.compile(model, backend=aot_autograd(fw_compiler=compiled))(x)
+    first, same, larger, wider = found
+    assert first and first == same and len({first, larger, wider}) == 3
 
 
 def test_ranks_that_are_played_tell_nothing() -> None:

@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, fx
 
+from aten_lowering.symbols import shape_envs
 from compile_cli.artifact import Artifact
 from compile_cli.options import Options
 from compile_cli.torch_compat import default_store, unset_fake_temporarily
@@ -93,8 +94,9 @@ def _here(artifact: Artifact, options: Options) -> Artifact:
 
 
 def digest(gm: fx.GraphModule, options: Options, data_parallel: bool) -> str:
-    """Equal for graphs of ranks that one program runs, whatever their devices; empty where a graph
-    has nothing to do with other ranks, or holds what none but this process has."""
+    """Equal for graphs of ranks that one program runs, whatever their devices, if as much is known
+    of their sizes; empty where a graph has nothing to do with other ranks, or holds what none but
+    this process has."""
     if default_store() is None:
         return ""
     targets = [str(n.target) for n in gm.graph.nodes if n.op == "call_function"]
@@ -104,6 +106,8 @@ def digest(gm: fx.GraphModule, options: Options, data_parallel: bool) -> str:
         return ""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
     lines = [f"{replace(options, cache_dir=None)} {gpu} {torch.__version__}"]
+    for env in shape_envs(gm):
+        lines.append(f"{env.var_to_range} {[guard.expr for guard in env.guards]}")
     devices: set[torch.device] = set()
     for node in gm.graph.nodes:
         value = node.meta.get("val")

@@ -166,9 +166,9 @@ def _kind(one: Convolution) -> str:
 def _times(
     one: Convolution, info: gemm_templates.DeviceInfo, store: gemm_templates.Store
 ) -> tuple[float, float]:
-    cudnn = torch.backends.cudnn
+    cudnn: Any = torch.backends.cudnn
     switches = (cudnn.enabled, cudnn.benchmark, cudnn.deterministic, cudnn.conv.fp32_precision)
-    version = cudnn.version()  # type: ignore[no-untyped-call]  # of torch
+    version = cudnn.version()
     key = f"{_kind(one)}\n{info.name}, torch {torch.__version__}, cudnn {version}, {switches}"
     record = store.get(key)
     if record is None:
