@@ -68,6 +68,12 @@ def test_each_program_finds_its_buffers(tools: SimpleNamespace, sizes: tuple[int
     assert ("xmask" in kernel.source) == any(n % kernel.schedule.xblock for n in sizes)
 
 
+def test_sizes_are_whole_however_large() -> None:
+    large = kernels((1 << 31) + 32, 4096)
+    source = emit_list([large], [list_schedule(large, {})]).source
+    assert "s0 = tl.multiple_of(number(at + 3).to(tl.int64), 32)" in source
+
+
 PART = """\
 kernel k{n}(
     x: f32[64, 48] cuda:0,

@@ -85,7 +85,8 @@ def common(kernels: Sequence[ir.Kernel]) -> tuple[ir.Kernel, Values]:
         own = next(each)
         if len(set(own)) == 1:
             return sympy.sympify(n)
-        whole = all(float(v).is_integer() and abs(v) < _WHOLE for v in own)
+        constant = isinstance(kind, ir.DType)
+        whole = not constant or all(float(v).is_integer() and abs(v) < _WHOLE for v in own)
         own = tuple(map(int, own)) if whole else own
         name = f"own{len(values)}"
         new = symbol(name) if whole else sympy.Symbol(name, real=True)
