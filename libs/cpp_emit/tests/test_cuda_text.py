@@ -193,3 +193,16 @@ def test_arguments_without_a_cpp_form_are_named(before: str, after: str, message
 
 def test_the_text_is_the_same_every_time(both: Callable[..., Any]) -> None:
     assert emit() == emit()
+
+
+def test_streams_of_a_program_without_launches() -> None:
+    program = parse_program("""program p(x: f32[4] cuda:1):
+  stream 1 cuda:1
+  wait 0 cuda:1
+  y = extern aten.sin.default(x) -> f32[4] cuda:1
+  stream 0 cuda:1
+  wait 1 cuda:1
+  return (y,)
+""")
+    text = cpp_emit.emit(program)
+    assert "CudaScope stream(1);" in text and "stream.to(1);" in text and "stream.wait(1);" in text

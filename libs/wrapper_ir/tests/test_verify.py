@@ -204,6 +204,10 @@ BROKEN = {
         (HEAD + "  stream 1 cpu\n  wait 0 cpu\n  copy x -> x\n  stream 0 cpu\n  return ()\n", "5",
          "streams [1] are not done"),
         (HEAD + "  stream 1 cpu\n  return ()\n", "2", "stream 1 is current"),
+        (HEAD + "  stream -1 cpu\n  stream 0 cpu\n  return ()\n", "1", "32 streams of one"),
+        (HEAD + "  stream 1 cpu\n  stream 0 cuda:0\n  return ()\n", "2", "32 streams of one"),
+        (HEAD + "  stream 1 cpu\n  stream 0 cpu\n  wait 1 cuda:0\n  return ()\n", "3",
+         "one of another device"),
         (HEAD + "  wait 0 cpu\n  return ()\n", "1", "waits for itself"),
     ],
     "MisplacedOp": [

@@ -172,9 +172,10 @@ class _Function:
         self.library = library
         self.program = program
         ops = list(analysis.walk(program.ops))
-        launches = [library.device_of[id(op)] for op in ops if isinstance(op, ir.Launch)]
-        devices = {device for device in launches if device.kind == "cuda"}
-        self.only_device = devices.pop() if len(devices) == 1 else None
+        devices = {library.device_of[id(op)] for op in ops if isinstance(op, ir.Launch)}
+        devices |= {op.device for op in ops if isinstance(op, ir.StreamSwitch)}
+        on_gpu = [device for device in devices if device.kind == "cuda"]
+        self.only_device = on_gpu[0] if len(on_gpu) == 1 else None
         viewed = {op.src for op in ops if isinstance(op, (ir.View, ir.Reuse))}
         viewed |= {op.alias for op in ops if isinstance(op, ir.ExternCall) and op.alias}
         self.w = Writer(program.name, viewed)

@@ -174,6 +174,14 @@ def set_stream(stream: torch.cuda.Stream) -> None:
         torch.cuda.set_device(device)
 
 
+def leave_streams(own: torch.cuda.Stream) -> None:
+    """The stream of a call is current again, in the middle of a program."""
+    set_stream(own)
+    if not torch.cuda.is_current_stream_capturing():
+        for side in side_streams(own.device_index).streams[1:]:
+            own.wait_stream(side)
+
+
 @has_side_effect
 def switch_stream(streams: SideStreams, number: int) -> None:
     """What follows runs there. `fx_emit.Run` goes back where an operator raises."""

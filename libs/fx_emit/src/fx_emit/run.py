@@ -15,7 +15,8 @@ _HEAD = re.compile(r"^def forward\(self(?:, (?P<names>[^)]*))?\)[^:\n]*:", re.MU
 class Run:
     """`run(*args)` is `gm(*args)`. `run.boxed([...])` is the same for a list that it empties: an
     argument that nobody else holds lives until the program has used it. Both follow an edit of the
-    graph. Where an operator raises, the stream of the call is current again."""
+    graph. Where an operator raises, the stream of the call is current again, and waits for the
+    others: what they still use is freed."""
 
     def __init__(self, gm: GraphModule) -> None:
         self.gm = gm
@@ -40,7 +41,7 @@ class Run:
         try:
             return run(*args)
         except BaseException:
-            host.set_stream(own)
+            host.leave_streams(own)
             raise
 
 

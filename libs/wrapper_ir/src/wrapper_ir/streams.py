@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
+from tensor_ir import Device
 from wrapper_ir import ops as ir
 
+_MOST = 32  # of torch's, which has so many
 _START = 1  # of the stream of the call: what a program is given is there
 Time = tuple[int, int]  # a stream, and how many ops it was given by then
 
@@ -28,18 +30,24 @@ class Order:
     writes: dict[str, Time] = field(default_factory=dict)
     reads: dict[str, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
     freed: int = _START
+    device: Device | None = None
 
     def _done(self, stream: int, count: int) -> bool:
         return stream == self.current or self.waited[self.current][stream] >= count
 
-    def switch(self, op: ir.StreamSwitch) -> None:
+    def _is_known(self, op: ir.StreamSwitch | ir.StreamWait) -> bool:
+        self.device = self.device or op.device
+        return op.device == self.device and 0 <= op.stream < _MOST
+
+    def switch(self, op: ir.StreamSwitch) -> str:
         """What follows runs there."""
         self.current = op.stream
+        return "" if self._is_known(op) else f"a program has {_MOST} streams of one device at most"
 
     def wait(self, op: ir.StreamWait) -> str:
         """The current stream waits for another, and so for all that this has waited for."""
-        if op.stream == self.current:
-            return f"stream {op.stream} waits for itself"
+        if op.stream == self.current or not self._is_known(op):
+            return f"stream {op.stream} waits for itself, or for one of another device"
         mine = self.waited[self.current]
         for stream, count in (*self.waited[op.stream].items(), (op.stream, self.given[op.stream])):
             mine[stream] = max(mine[stream], count)

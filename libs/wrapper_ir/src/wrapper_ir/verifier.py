@@ -143,7 +143,7 @@ def _check_op(state: State, op: ir.Op, at: At, prefix: str) -> None:
             end(state, op.name, at, prefix)
             check_order(state.order.free(op.name), at)
         case ir.StreamSwitch():
-            state.order.switch(op)
+            check_order(state.order.switch(op), at)
         case ir.StreamWait():
             check_order(state.order.wait(op), at)
         case ir.Return():

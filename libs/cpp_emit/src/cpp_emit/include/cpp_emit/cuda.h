@@ -2,6 +2,7 @@
 #pragma once
 
 #include <deque>
+#include <exception>
 #include <map>
 #include <mutex>
 
@@ -55,6 +56,12 @@ class CudaScope {
   CudaScope& operator=(const CudaScope&) = delete;
   ~CudaScope() {
     leave();
+    if (own_ != nullptr && std::uncaught_exceptions() != 0) {
+      for (Side& side : *own_) {  // what they still use is freed
+        stream_calls().record(side.event, side.stream);
+        stream_calls().wait(own_->front().stream, side.event, 0);
+      }
+    }
     aoti_torch_delete_device_guard(guard_);
   }
 
