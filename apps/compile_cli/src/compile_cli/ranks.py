@@ -1,8 +1,8 @@
 """What ranks tell each other of a graph that all of them compile: the first measures and plans, and
 others run the program that it made.
 
-    rank 0: begun 3 ... compiled: graph 3 = (digest, artifact)
-    rank 1: waits for begun 3, then for graph 3; the same digest: loads it, on a device of its own
+    rank 0: begun 3 = digest ... compiled: graph 3 = artifact
+    rank 1: waits for begun 3; the same digest: waits for graph 3, loads it, on a device of its own
 
 All of it goes through the store of torch's default group: nothing is exchanged that all must take
 part in, and who waits in vain compiles for itself. Ranks count the graphs that concern others."""
@@ -50,13 +50,13 @@ class Ranks:
         rank = dist.get_rank()
         number = store.add(f"compile_cli/rank{rank}", 1)
         if rank == 0:
-            store.set(f"compile_cli/begun{number}", b"")
+            store.set(f"compile_cli/begun{number}", digest)
         return cls(digest, number, rank)
 
     def tell(self, artifact: Artifact | None) -> None:
         """The first rank has compiled; None: what no other can run."""
         with unset_fake_temporarily():
-            message = zlib.compress(pickle.dumps((self.digest, artifact)), 1)
+            message = zlib.compress(pickle.dumps(artifact), 1)
             if len(message) > _MOST and artifact is not None:
                 self.tell(replace(artifact, binaries=()) if artifact.binaries else None)
                 return
@@ -68,18 +68,17 @@ class Ranks:
         store = default_store()
         try:
             store.wait([f"compile_cli/begun{self.number}"], _BEGUN)
+            if store.get(f"compile_cli/begun{self.number}") != self.digest.encode():
+                return None  # the first may wait for this rank, in what comes before its graph
             store.wait([f"compile_cli/graph{self.number}"], _MADE)
         except dist.DistError as error:
             store.set("compile_cli/alone", b"")
             warnings.warn(f"ranks compile apart from now on: {error}", stacklevel=2)
             return None
         with unset_fake_temporarily():
-            digest, artifact = pickle.loads(
-                zlib.decompress(store.get(f"compile_cli/graph{self.number}"))
-            )
-            if artifact is None or digest != self.digest:
-                return None
-            return _here(artifact, options)
+            text = zlib.decompress(store.get(f"compile_cli/graph{self.number}"))
+            artifact = pickle.loads(text)
+            return None if artifact is None else _here(artifact, options)
 
 
 def _here(artifact: Artifact, options: Options) -> Artifact:
