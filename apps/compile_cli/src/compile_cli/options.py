@@ -80,7 +80,7 @@ class Options(Settings):
         `auto` measures both ways, and takes this one where it is faster.
     streams: `on`: branches that do not hang on each other run on two streams of a GPU. `auto`
         measures both ways, for CUDA graphs and with `tune="max"`, and takes two where they are
-        faster and hold no more memory.
+        faster and hold hardly more memory.
     random: `fast`: random numbers (dropout, `rand`, ...) are computed in the kernels that use
         them: eager's distributions, decided by torch's generators, whose state moves on, but other
         numbers than eager's. `eager`: the very numbers of eager, by calls of its operators.
