@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import struct
 import subprocess
 import sys
@@ -55,6 +56,15 @@ def test_alignment_is_an_assumption_of_the_code(make_source: Make) -> None:
     narrow = compile(source, Target(90), alignment=0, keep_ptx=True)
     assert "ld.global.v4" in wide.ptx and "ld.global.v4" not in narrow.ptx
     assert wide.alignment == 0b111 and wide.key != narrow.key
+
+
+def test_only_one_constant_says_what_is_aligned(make_source: Make) -> None:
+    """A user's constant that is named alike is the user's."""
+    body = "tl.store(x, {0})"
+    for name, stored in (("TRITON_RT_ALIGNED", {"16", "1"}), ("ALIGNED", {"16"})):
+        source = make_source("x:*i32!", body.format(name), **{name: 16})
+        both = [compile(source, Target(90), alignment=a, keep_ptx=True).ptx for a in (1, 0)]
+        assert {re.findall(r"mov\.b32 \s*%r1, (\d+);", ptx)[0] for ptx in both} == stored
 
 
 def test_products_are_rounded_before_they_are_added(make_source: Make) -> None:

@@ -62,8 +62,9 @@ def emit_list(lists: Sequence[Sequence[Kernel]], schedules: Sequence[Schedule]) 
     """One Triton kernel that does what all of them do, named as the first. Those of each list are
     alike (`likeness`) and have its schedule, but for the warps, which are those of the schedule
     with the most; none needs what another does. Each argument of the table has eight bytes of the
-    launch, and `ALIGNED` is what the launcher knows of all buffers. Raises what `emit` raises, and
-    BadSchedule for schedules of which programs do pairs or tell each other something."""
+    launch, and `TRITON_RT_ALIGNED` is what the launcher knows of all buffers. Raises what `emit`
+    raises, and BadSchedule for schedules of which programs do pairs or tell each other
+    something."""
     name = lists[0][0].name
     warps = max(s.num_warps for s in schedules)
     writers: list[ListWriter] = []
@@ -90,7 +91,7 @@ def emit_list(lists: Sequence[Sequence[Kernel]], schedules: Sequence[Schedule]) 
         params=tuple((p, word.kind, word.written) for p, word in words.items()),
         args=tuple(word.value for word in words.values()),
         grid=(sympy.Integer(begin), sympy.S.One, sympy.S.One),
-        constants=(("ALIGNED", 16),),
+        constants=(("TRITON_RT_ALIGNED", 16),),
         num_warps=warps,
         num_stages=max(s.num_stages for s in schedules),
         schedule=replace(schedules[0], num_warps=warps),

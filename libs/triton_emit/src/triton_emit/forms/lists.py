@@ -274,8 +274,8 @@ class ListWriter(KernelWriter):
 
     def call(self, name: str, shared: Sequence[str]) -> str:
         """The call of the function. shared: the names of what all share."""
-        constants = [f"{c}={n}" for c, n in self.constants]
-        return f"{name}({', '.join(['program', *shared, *constants, 'ALIGNED=ALIGNED'])})"
+        constants = [f"{c}={n}" for c, n in self.constants] + ["ALIGNED=TRITON_RT_ALIGNED"]
+        return f"{name}({', '.join(['program', *shared, *constants])})"
 
     def each(self, e: sympy.Expr) -> list[Number]:
         """What an expression is for each kernel."""
@@ -389,7 +389,7 @@ def entry(name: str, writers: Sequence[ListWriter]) -> tuple[str, list[str], dic
     begins = [w.begin for w in writers]
     lines = ["program = tl.program_id(0)", *_tree(branches, begins, 0)]
     typed = (f"{p}: tl.float64" if word.kind == "f64" else p for p, word in params.items())
-    return f"{name}({', '.join([*typed, 'ALIGNED: tl.constexpr'])})", lines, params
+    return f"{name}({', '.join([*typed, 'TRITON_RT_ALIGNED: tl.constexpr'])})", lines, params
 
 
 def arguments_of(name: str) -> str:

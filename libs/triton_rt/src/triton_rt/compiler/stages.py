@@ -24,8 +24,9 @@ from triton_rt.source import KernelParam, KernelSource
 from triton_rt.tma import MapLayout
 
 #: The constant of a kernel that says what all of its pointers are multiples of; 1 in the variant
-#: for others. Of those that it finds by their places among the arguments Triton cannot know.
-ALIGNED = "ALIGNED"
+#: for others. Of those that it finds by their places among the arguments Triton cannot know. No
+#: kernel of the user's has one of this name by chance.
+ALIGNED = "TRITON_RT_ALIGNED"
 
 
 def in_process() -> bool:
