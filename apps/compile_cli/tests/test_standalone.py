@@ -53,6 +53,16 @@ def block(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
     return (x * torch.tensor([0.5, 1.0, 1.5, 2.0])).softmax(-1), x.t() @ y
 
 
+def test_weights_that_require_a_gradient(tmp_path: Path) -> None:
+    """It is for inference: no result hangs on them, and calls with `out=` would refuse them."""
+    weight = torch.nn.Parameter(torch.ones(4, 4))
+    made = standalone_compile(*captured(lambda x, w: (x @ w).relu() @ w, X, weight))
+    made.save(path=tmp_path / "a")
+    for artifact in (made, CompiledArtifact.load(path=tmp_path / "a")):
+        (result,) = artifact(X, weight)
+        assert not result.requires_grad
+
+
 def expected(x: Tensor, y: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
     y = y.clone()
     return block(x, y), y

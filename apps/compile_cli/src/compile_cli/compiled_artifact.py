@@ -44,7 +44,8 @@ class CompiledArtifact:
             if torch.is_autocast_enabled(device):  # it runs as it was compiled
                 with torch.autocast(device, enabled=False):
                     return self(*inputs)
-        return tuple(self.call(*inputs))
+        with torch.no_grad():
+            return tuple(self.call(*inputs))
 
     def save(self, *, path: str | Path, format: Format = "binary") -> None:
         """Writes one zip file, or (`unpacked`) a folder: the host program's text, its kernels'
