@@ -6,7 +6,7 @@ from functools import lru_cache
 import sympy
 
 from loop_ir.ir.affine import CACHE, product
-from loop_ir.ir.names import Name, operands, results, statements, varying
+from loop_ir.ir.names import Name, once, operands, results, statements, varying
 from loop_ir.ir.nodes import Axis, Compute, Indirect, Kernel, Load, Scan, Store
 from loop_ir.ir.rewrite import ranges_of
 from symexpr import bounds
@@ -114,6 +114,7 @@ def _varying(kernel: Kernel) -> set[Name]:
     return varying(statements(kernel), kernel.axes[-1].symbol)
 
 
+@once
 def reduces_columns(kernel: Kernel) -> bool:
     """Something that a reduction reads or writes lies contiguous along the last parallel axis, or
     a few elements apart, not along the inner axes: `sum over r0 of x[r0*768 + i0]`, or of

@@ -180,7 +180,8 @@ def _loads_first(bodies: Mapping[Axis, list[Stmt]]) -> Iterator[Phase]:
                 needed.update(operands(stmt))
                 first.insert(0, stmt)
         yield Phase((piece,), tuple(first))
-        body[:] = [s for s in body if s not in first]
+        known = {*first}
+        body[:] = [s for s in body if s not in known]
     for piece, body in bodies.items():
         yield Phase((piece,), tuple(body))
 

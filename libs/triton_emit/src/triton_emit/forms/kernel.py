@@ -1,6 +1,7 @@
 """The form of all kernels, and the flat one: a program does a block of the points of all axes."""
 
 from collections.abc import Sequence
+from functools import cache, partial
 
 import sympy
 
@@ -27,6 +28,7 @@ class KernelWriter(Writer):
         self.schedule = schedule
         self.constants: list[tuple[str, int]] = []
         self.spaces = inner_spaces(kernel)
+        self.varying = cache(partial(varying, tuple(statements(kernel)), over=False))
         # The inner space of the phase that is being written; -1 outside of all.
         self.space = -1
         # the first letter of the dimension of a tile along which a thread has no neighbours
@@ -165,8 +167,8 @@ class KernelWriter(Writer):
         tile_axes: frozenset[str],
         escaping: frozenset[str],
     ) -> None:
-        others = (s for s in body if s not in part)
-        super().run(part, tile_axes, escaping.union(*(operands(s) for s in others)))
+        others = {*body} - {*part}
+        super().run(part, tile_axes, escaping.union(*map(operands, others)))
 
     def _branch(self, stmt: Stmt, own: Sequence[Stmt], tile_axes: frozenset[str]) -> None:
         """`rarely`, whose second argument is what these statements compute."""
@@ -196,7 +198,7 @@ class KernelWriter(Writer):
         moving = any(tile.key in self.symbols[s][1] for s in places)
         if not moving and stmt.index.free_symbols.isdisjoint(a.symbol for a in tile.axes):
             return None
-        if not places.isdisjoint(varying(statements(self.kernel), last, over=False)):
+        if not places.isdisjoint(self.varying(last)):
             return 0
         form = linear(stmt.index, (last,))
         beside = form is not None and form.coefficient(last) == 1
