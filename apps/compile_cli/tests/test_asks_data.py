@@ -103,6 +103,31 @@ def test_what_eager_refuses_is_refused(name: str) -> None:
             g(*other)
 
 
+COV: Function = lambda x, n, w: torch.cov(x, fweights=n, aweights=w)  # noqa: E731  # of a table
+BY_LAYOUT: dict[str, tuple[Function, tuple[Any, ...]]] = {
+    "a weight for all": (COV, (X, None, X[0, :1].abs())),
+    "a count for all": (COV, (X, torch.tensor([2]), None)),
+    "truth values": (COV, (X, torch.tensor([True, False, True]), None)),
+    "sizes": (F.binary_cross_entropy, (X.sigmoid(), X.sigmoid(), X[0, :2])),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", BY_LAYOUT)
+def test_what_eager_refuses_by_layout_is_refused(name: str, dynamic: bool) -> None:
+    f, args = BY_LAYOUT[name]
+    torch._dynamo.reset()
+    with pytest.raises(RuntimeError):
+        torch.compile(f, backend="compile_cli", dynamic=dynamic)(*args)
+
+
+def test_eager_says_what_it_said() -> None:
+    """That Dynamo takes weights of symbolic sizes is nothing that eager sees."""
+    f, args = BY_LAYOUT["sizes"]
+    with pytest.raises(RuntimeError, match="must match the size of tensor b"):
+        f(*args)
+
+
 DYNAMIC: dict[str, tuple[Function, Callable[[int], tuple[Tensor, ...]]]] = {
     "pairs": (torch.combinations, lambda n: (torch.arange(1.0, n + 1),)),
     "threes": (lambda x: torch.combinations(x, 3, True), lambda n: (torch.arange(1.0, n + 1),)),

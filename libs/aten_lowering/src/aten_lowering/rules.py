@@ -487,13 +487,13 @@ def covariance(
     aweights: Tensor | None = None,
 ) -> Any:
     """The same of a covariance: the checks of its weights and of its degrees of freedom."""
-    counts, weights = fweights is None or not fweights.is_floating_point(), (fweights, aweights)
-    known = counts and all(w is None or (w.dim() == 1 and not w.is_complex()) for w in weights)
-    if x.dim() > 2 or x.numel() == 0 or not known:
+    lines = x if x.dim() == 2 else x.reshape(1, -1)
+    given = [w for w in (fweights, aweights) if w is not None]
+    counted = fweights is None or fweights.dtype in (torch.int32, torch.int64)
+    fit = all(w.shape == lines.shape[1:] and not w.is_complex() for w in given)
+    if x.dim() > 2 or x.numel() == 0 or not (counted and fit):
         more = {"correction": correction, "fweights": fweights, "aweights": aweights}
         return aten.cov.default._op_dk(COMPOSITE, x, **more)
-    lines = x if x.dim() == 2 else x.reshape(1, -1)
-    given = [w for w in weights if w is not None]
     if not given:
         off = lines - (lines.sum(1) / lines.shape[1]).unsqueeze(1)
         return (off @ off.t().conj() / sym_max(lines.shape[1] - correction, 0)).squeeze()

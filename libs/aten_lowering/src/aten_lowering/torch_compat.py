@@ -109,10 +109,8 @@ _sizes_of_numbers: Callable[..., Any] = torch.nn.functional._infer_size  # type:
 
 
 def _sizes(*shapes: Any) -> Any:
-    try:
-        return _sizes_of_numbers(*shapes)
-    except (RuntimeError, TypeError):  # it knows no symbols
-        return broadcast_shapes(*shapes)
+    symbols = any(isinstance(n, torch.SymInt) for shape in shapes for n in shape)
+    return (broadcast_shapes if symbols else _sizes_of_numbers)(*shapes)
 
 
 def broadcast_symbols() -> None:
