@@ -2,6 +2,7 @@
 version of torch that moves a name is met here."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import sympy
@@ -55,7 +56,6 @@ from torch._subclasses.fake_tensor import (
     unset_fake_temporarily,
 )
 from torch._subclasses.functional_tensor import FunctionalTensorMode
-from torch.export._trace import _ignore_backend_decomps as ignore_backend_decomps
 from torch.nn.attention.flex_attention import _vmap_for_bhqkv as vmap_over_scores
 
 COMPOSITE = DispatchKey.CompositeImplicitAutograd
@@ -102,6 +102,13 @@ def without_functionalization() -> torch._C._ExcludeDispatchKeyGuard:
 def negative(x: torch.Tensor) -> torch.Tensor:
     """A view of `x` that is lazily negated."""
     return torch._neg_view(x)
+
+
+def ignore_backend_decomps() -> AbstractContextManager[None]:
+    """A context in which operators do not become those of mkldnn, nnpack and cuDNN."""
+    from torch.export._trace import _ignore_backend_decomps  # no graph that is found asks for it
+
+    return _ignore_backend_decomps()
 
 
 broadcast_shapes: Callable[..., Any] = torch.broadcast_shapes
