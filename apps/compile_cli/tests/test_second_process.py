@@ -75,6 +75,23 @@ def test_a_model_is_loaded(compiled: Calls) -> None:
             torch.testing.assert_close(result, model(X))
 
 
+def test_a_damaged_entry_is_compiled_again(tmp_path: Path, compiled: Calls) -> None:
+    """Another number in a program, or another byte in a kernel, would be as good a pickle."""
+
+    def f(x: Tensor) -> Tensor:
+        return x * 3.25 + x.cumsum(0)
+
+    with torch.no_grad():
+        process(f, X)
+        entries = [p for p in (tmp_path / "torch").rglob("*") if p.is_file()]
+        held = [p for p in entries if b"3.25" in p.read_bytes()]
+        assert held
+        for path in held:
+            path.write_bytes(path.read_bytes().replace(b"3.25", b"3.75"))
+        torch.testing.assert_close(process(f, X), f(X))
+    assert len(compiled) == 2 and hits() == 0
+
+
 def test_what_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """To find a graph, no table of decompositions is made, no worker is started, nothing of torch's
     own compiler is imported, and neither Triton's files nor torch's are read."""

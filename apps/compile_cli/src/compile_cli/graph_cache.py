@@ -6,6 +6,7 @@ traced, lowered, fused, measured, planned or built again: an entry has the kerne
 """
 
 import os
+import pickle
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import cache, partial
@@ -38,6 +39,7 @@ from compile_cli.torch_compat import (
     key_parts,
     sharing_groups,
     tracer,
+    unset_fake_temporarily,
 )
 from compile_cli.undecided import Superseded, check_decided
 from multikernel import RecordStore
@@ -86,13 +88,19 @@ class GraphCode(OutputCode):  # type: ignore[misc]  # torch has no types there
 
     def __getstate__(self) -> dict[str, Any]:
         try:
-            return {"artifact": self.artifact()}
+            with unset_fake_temporarily():  # torch copies what it keeps while it compiles
+                data = pickle.dumps(self.artifact())
         except NoArtifact as why:
             raise BypassAOTAutogradCache(str(why)) from why
+        return {"data": data, "digest": sha256(data).digest()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        check_decided(state["artifact"])
-        self.__init__(None, lambda: state["artifact"])  # type: ignore[misc]  # as if made anew
+        if sha256(state["data"]).digest() != state["digest"]:
+            raise BypassAOTAutogradCache("an entry is damaged")
+        with unset_fake_temporarily():
+            artifact = pickle.loads(state["data"])  # as torch reads all of an entry
+        check_decided(artifact)
+        self.__init__(None, lambda: artifact)  # type: ignore[misc]  # as if made anew
 
     def prepare_for_serialization(self) -> None:
         """Of a copy, which holds nothing but the artifact."""
