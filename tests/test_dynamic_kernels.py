@@ -20,7 +20,7 @@ from planner.plan import LaunchPlan, NodePlan
 from planner.select import HINT_RATIO, MAX_VARIANTS, select
 from symexpr import evaluate
 from triton_emit import default_schedule
-from wrapper_ir import If
+from wrapper_ir import DefineKernel, If
 from wrapper_ir.analysis import walk
 
 
@@ -55,6 +55,27 @@ def test_right_on_every_side_of_every_comparison(options: dict[str, Any], emit: 
 def test_off_is_one_kernel(options: dict[str, Any]) -> None:
     model = compiled(options, multikernel="off")
     assert not any(isinstance(op, If) for op in model.graph.program.ops)
+
+
+@pytest.mark.parametrize(
+    ("args", "multikernel"),
+    [((torch.randn(7, 6), torch.randn(5, 40)), "off"), ((torch.randn(7, 5),) * 2, "auto")],
+    ids=["one kernel", "no axis of dynamic size"],
+)
+def test_places_take_64_bits_where_nothing_asks_how_large_sizes_are(
+    options: dict[str, Any], args: tuple[torch.Tensor, ...], multikernel: str
+) -> None:
+    def corners(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x[:4, :4].flip(1) + (y.argmax(-1)[:4] if multikernel == "off" else 1)
+
+    model = compile_cli.compile(
+        corners, args, dynamic={0: {0, 1}, 1: {0, 1}},
+        options={**options, "multikernel": multikernel},
+    )  # fmt: skip
+    kernels = [op.source for op in model.graph.program.ops if isinstance(op, DefineKernel)]
+    assert kernels and not any(isinstance(op, If) for op in model.graph.program.ops)
+    assert all("program_id(0).to(tl.int64)" in source for source in kernels)
+    assert torch.equal(model(*args), corners(*args))
 
 
 @pytest.fixture(scope="module")

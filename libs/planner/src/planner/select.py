@@ -204,7 +204,8 @@ def _kernel(
     fits = in_32_bits(node, hints) if schedules else None
     if len(schedules) < 2 and fits is None and held is None:
         schedule = schedules[0][0] if schedules else scheduler(node, hints)
-        plan = plan_launch(text(node, schedule))
+        # no condition asks for sizes whose places 32 bits hold, though they may be measured so
+        plan = plan_launch(text(node, replace(schedule, index_bits=index_bits(node))))
         return NodePlan(allocate, None, ((None, plan),), node.origins, fallbacks=fallbacks)
     launches: dict[int, LaunchPlan] = {}
 
