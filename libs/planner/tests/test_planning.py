@@ -15,9 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from aten_lowering import decompose, lower
-from loop_ir import FuseOptions, Graph, Matmul, Symbol, fuse
+from loop_ir import FuseOptions, Graph, Matmul, Symbol, fuse, parse_kernel
+from loop_ir.ir import hints_of
 from planner import Kernels, Settings, UnboundSize, assemble, plan_graph
 from planner.matmul.likeness import likeness
+from planner.plan import LaunchPlan
+from planner.schedules.proposals import default_schedule, near_schedule
+from planner.select import _kernel
 
 
 def test_the_example_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
@@ -35,6 +39,32 @@ def test_a_size_that_no_input_has_is_refused() -> None:
     assert planned.plans == () and planned.explain() == ""
     with pytest.raises(UnboundSize, match="the size s0 does not follow"):
         assemble(graph, planned.plans)
+
+
+TRANSPOSE = """kernel k(
+    x: f32[s0, s1] cuda:0,
+    out y: f32[s1, s0] cuda:0,
+):
+  where s0 in [1, *] hint 64
+  where s1 in [1, *] hint 64
+  parallel i0 < s1, i1 < s0:
+    once:
+      v0 = load x[i1*s1 + i0] : f32
+      store y[i0*s0 + i1] = v0
+"""
+
+
+@pytest.mark.parametrize("multikernel", ["auto", "off"])
+def test_places_that_32_bits_may_not_hold_are_launched_under_conditions(multikernel: str) -> None:
+    """So are those of kernels that follow a vendor's call, which know none."""
+    kernel = parse_kernel(TRANSPOSE)
+    hints = hints_of(kernel.symbols)
+    choices = _kernel(kernel, hints, Settings(multikernel=multikernel), set()).choices
+    bits = [isinstance(c, LaunchPlan) and "to(tl.int64)" in c.define.source for _, c in choices]
+    assert bits[-1] and choices[-1][0] is None
+    assert (len(bits) > 1) == (multikernel == "auto") and not any(bits[:-1])
+    assert near_schedule(kernel, hints).index_bits == 32
+    assert default_schedule(kernel, hints).index_bits == 64
 
 
 class Layers(nn.Module):

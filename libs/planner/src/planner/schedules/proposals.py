@@ -14,18 +14,24 @@ from wrapper_ir import Device
 
 def default_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
     """triton_emit's, overlapping the launch before it where all that it touches is on a GPU that
-    can do that, and with the places in 32 bits where it is launched so at the hints."""
+    can do that."""
+    return _overlapping(triton_emit.default_schedule(kernel, hints), (kernel,))
+
+
+def near_schedule(kernel: Kernel, hints: Mapping[str, int]) -> Schedule:
+    """The same with the places in 32 bits where the hints need no more: for measuring what `select`
+    launches there, under the condition that they do not."""
     return _launched(triton_emit.default_schedule(kernel, hints), kernel, hints)
 
 
 def candidate_schedules(kernel: Kernel, hints: Mapping[str, int]) -> tuple[Schedule, ...]:
-    """The same of a few that may be faster, that one first."""
+    """`near_schedule` and a few that may be faster, that one first."""
     found = triton_emit.candidate_schedules(kernel, hints)
     return tuple(_launched(schedule, kernel, hints) for schedule in found)
 
 
 def list_schedule(kernels: Sequence[Kernel], hints: Mapping[str, int]) -> Schedule:
-    """The same for kernels that are one launch."""
+    """`default_schedule` for kernels that are one launch."""
     return _overlapping(triton_emit.list_schedule(kernels, hints), kernels)
 
 

@@ -25,7 +25,7 @@ from planner.plan import define_kernel
 from planner.schedules.arguments import arguments, layouts, overwritten, why_not
 from planner.schedules.candidates import anonymous, digest, like, prefetch, usual_alignment
 from planner.schedules.chosen import NO_TIME, Chosen, decide, label
-from planner.schedules.proposals import candidate_schedules, default_schedule
+from planner.schedules.proposals import candidate_schedules, near_schedule
 from planner.settings import Settings
 from planner.torch_compat import unset_fake_temporarily
 from symexpr import DivisionByZero, evaluate
@@ -103,8 +103,8 @@ class ScheduleTuner:
         return self._emit(kernel, schedule) if made is None else made
 
     def _guess(self, kernel: Kernel, hints: Hints) -> Schedule:
-        """`default_schedule`, asked once of kernels that are alike."""
-        make = partial(default_schedule, kernel, hints)
+        """`near_schedule`, asked once of kernels that are alike."""
+        make = partial(near_schedule, kernel, hints)
         return self._alike.once(("guess", *hints.items()), [kernel], make)
 
     def start(self, kernels: Iterable[tuple[Kernel, Hints]]) -> None:
