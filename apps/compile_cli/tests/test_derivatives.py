@@ -150,3 +150,20 @@ def test_a_compiled_model_says_that_it_has_none(use: Callable[..., Any]) -> None
     with pytest.raises(BadInput, match="no derivatives"):
         use(model, x)
     torch.testing.assert_close(model(x), x.sin() @ x)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda f, x: torch.func.jvp(lambda w: w * f(x), (x,), (x,)),
+        lambda f, x: torch.func.grad(lambda w: (w * f(x)).sum())(x),
+        lambda f, x: torch.vmap(lambda w: w * f(x))(x),
+        lambda f, x: duals(lambda w: w * f(x), x),
+    ],
+)
+def test_a_compiled_model_of_constants_is_a_constant(use: Callable[..., Any]) -> None:
+    def f(x: Tensor) -> Tensor:
+        return x.sin() * x.cumsum(0)
+
+    x = torch.ones(3)
+    torch.testing.assert_close(use(compile_cli.compile(f, (x,)), x), use(f, x))

@@ -17,6 +17,7 @@ from torch._dynamo.output_graph import trace_call_log as call_log
 from torch._dynamo.source import GlobalStateSource
 from torch._dynamo.utils import counters
 from torch._dynamo.variables.higher_order_ops import LocalMapWrappedHigherOrderVariable as LocalMap
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._prims import rng_prims
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
@@ -70,6 +71,18 @@ def in_transform() -> bool:
 def dual_level() -> bool:
     """Whether tensors may be dual numbers, which derivatives in forward mode are taken of."""
     return forward_ad._current_level >= 0
+
+
+def is_transformed(x: Any) -> bool:
+    """Whether a transform of `torch.func` has wrapped a tensor, or it is a dual number."""
+    if not isinstance(x, torch.Tensor):
+        return False
+    wrapped: bool = torch._C._functorch.is_functorch_wrapped_tensor(x)
+    return wrapped or forward_ad.unpack_dual(x).tangent is not None
+
+
+without_transforms: Callable[[], Any] = temporarily_clear_interpreter_stack
+"""A context in which operators do not know of transforms of `torch.func`."""
 
 
 def fakes_on() -> bool:

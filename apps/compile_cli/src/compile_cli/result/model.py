@@ -18,7 +18,9 @@ from compile_cli.torch_compat import (
     dual_level,
     fakes_on,
     in_transform,
+    is_transformed,
     without_autocast,
+    without_transforms,
 )
 from symexpr import sstr
 
@@ -68,12 +70,15 @@ class CompiledModel:
         return tuple(f"{name}.{d}" for name, dims, own in found for d in sorted(dims - own))
 
     def __call__(self, *args: Any) -> Any:
-        if dual_level() or in_transform():
+        if (dual_level() or in_transform()) and any(map(is_transformed, pytree.tree_leaves(args))):
             raise BadInput(
                 "a compiled model has no derivatives and takes no batches of vmap\n"
                 "  to do: compile the function that calls the transform (torch.func.jvp, grad, "
                 'vmap) of the model, or use torch.compile(model, backend="compile_cli")'
             )
+        if in_transform():  # of other tensors
+            with without_transforms():
+                return self(*args)
         if fakes_on():
             raise BadInput("a compiled model runs on memory, and fake tensors have none")
         if autocast_on():
