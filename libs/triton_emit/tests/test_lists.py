@@ -105,6 +105,19 @@ def test_parts_of_one_buffer(tools: SimpleNamespace, width: int, access: str) ->
     assert f"ld.global{access}.b32" in ptx(tools, kernel)
 
 
+def test_parts_that_begin_beyond_32_bits() -> None:
+    """One part of each length: the first alone counts in 32."""
+    text = PART.replace("f32[64, 48]", "f32[64, 67108864]").replace("48*i0", "67108864*i0")
+    text = text.replace("i0 < 64", "i0 < 2").replace("out y{n}: f32[64,", "out y{n}: f32[2,")
+    starts = (0, 60 * 67108864)
+    nests = [parse_kernel(text.format(n=n, width=16, start=s)) for n, s in enumerate(starts)]
+    assert likeness(nests[0]) == likeness(nests[1])
+    assert list_schedule(nests[:1], {}).index_bits == 32
+    schedule = list_schedule(nests, {})
+    assert schedule.index_bits == 64
+    assert "number(at + 1).to(tl.int64)" in emit_list([nests], [schedule]).source
+
+
 @pytest.mark.parametrize(("sizes", "width"), [((16, 4096, 48), ".v4"), ((15, 4096, 47), "")])
 def test_accesses_are_as_wide_as_all_sizes_allow(
     tools: SimpleNamespace, sizes: tuple[int, ...], width: str

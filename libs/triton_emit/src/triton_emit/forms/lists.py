@@ -201,16 +201,15 @@ def _starts(kernel: ir.Kernel) -> dict[str, int]:
 def list_schedule(kernels: Sequence[ir.Kernel], hints: Mapping[str, int]) -> Schedule:
     """The schedule of a kernel with the points of all of them, each for itself: in a list some
     sizes may be odd, and what it moves is small."""
-    first, values = common(kernels)
+    first, _ = common(kernels)
     step = _VECTOR
     points = not any(p.axes for p in first.phases) or folds_alike(first)
     if len(first.axes) == 1 and points:
         extents = [int(k.axes[0].extent) for k in kernels]
         first = replace(first, axes=(replace(first.axes[0], extent=sympy.Integer(sum(extents))),))
         step = gcd(*extents, _VECTOR)
-    schedule = default_schedule(first, hints)
-    if values:
-        schedule = replace(schedule, index_bits=max(map(index_bits, kernels)))
+    bits = max(map(index_bits, kernels))
+    schedule = replace(default_schedule(first, hints), index_bits=bits)
     if schedule.pairs:
         schedule = replace(schedule, pairs=False, vector=vector(first))
     return schedule if step == _VECTOR else replace(schedule, vector=step)
