@@ -78,7 +78,8 @@ def is_transformed(x: Any) -> bool:
     if not isinstance(x, torch.Tensor):
         return False
     wrapped: bool = torch._C._functorch.is_functorch_wrapped_tensor(x)
-    return wrapped or forward_ad.unpack_dual(x).tangent is not None
+    dual = forward_ad.unpack_dual(x)  # type: ignore[no-untyped-call]  # of torch
+    return wrapped or dual.tangent is not None
 
 
 without_transforms: Callable[[], Any] = temporarily_clear_interpreter_stack

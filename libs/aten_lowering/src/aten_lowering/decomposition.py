@@ -109,7 +109,7 @@ def _group_norm_backward(
 ) -> Any:
     """torch's rule, of `x - mean` and a mean of 0: its sums of `grad * x` lose the digits that the
     elements of a group have in common (a gradient of 0 was 4.7e-5 of two elements of 16 bits)."""
-    of_groups = x.unflatten(1, (mean.shape[1], x.shape[1] // mean.shape[1]))
+    of_groups = torch.unflatten(x, 1, (mean.shape[1], x.shape[1] // mean.shape[1]))
     centred = of_groups - mean.reshape(*mean.shape, *[1] * (x.dim() - 1))
     return rule(grad, centred.flatten(1, 2), torch.zeros_like(mean), *more)
 
