@@ -125,3 +125,55 @@ def test_rows_of_several_lengths(row: int) -> None:
 
 def test_rows_of_any_length_stay_whole() -> None:
     assert row_of_pieces(_dynamic("*")) == 0
+
+
+EXTREMES = """
+kernel extremes(
+    x: {dtype}[4, {row}] cuda:0,
+    out m: {dtype}[4] cuda:0,
+    out n: {dtype}[4] cuda:0,
+    out p: i64[4] cuda:0,
+    out q: i64[4] cuda:0,
+):
+  parallel i0 < 4:
+    over r0 < {row}:
+      v0 = load x[i0*{row} + r0] : {dtype}
+      v1 = reduce max(v0) : {dtype}
+      v2 = reduce min(v0) : {dtype}
+      v3 = reduce argmax(v0) : i64
+      v4 = reduce argmin(v0) : i64
+    once:
+      store m[i0] = v1
+      store n[i0] = v2
+      store p[i0] = v3
+      store q[i0] = v4
+"""
+
+
+TYPES = {
+    "f64": np.float64, "f32": np.float32, "f16": np.float16, "i64": np.int64, "i8": np.int8,
+    "u8": np.uint8, "bool": np.bool_,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_extremes_and_their_places(dtype: str) -> None:
+    """Of rows of any width, of which all are alike, the least or the largest numbers, or none."""
+    rng = np.random.default_rng(0)
+    of = TYPES[dtype]
+    if dtype == "bool":
+        values = np.array([False, True])
+    elif dtype[0] == "f":
+        values = np.array([0.0, -0.0, 1.0, np.inf, -np.inf, np.nan], of)
+    else:
+        values = np.array([np.iinfo(of).min, np.iinfo(of).max, 0, 1], of)
+    for row in rng.integers(2, 131, 12).tolist():
+        kernel = parse_kernel(EXTREMES.format(dtype=dtype, row=row))
+        x = rng.choice(values, (4, row))
+        x[0], x[1], x[2, : row // 2] = values[0], values[-1], values[1]
+        want = interpret_kernel(kernel, {"x": x})
+        np.testing.assert_array_equal(want["p"], x.argmax(1))
+        for width in (1, 8, 16, 64):
+            found = interpret_kernel(in_pieces(kernel, width), {"x": x}) if width < row else want
+            for name in want:
+                np.testing.assert_array_equal(found[name], want[name])
