@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import cpp_emit
 from cpp_emit.errors import InputError, LoadError, MissingCallback, MissingConstant
@@ -271,8 +272,17 @@ def test_two_programs_of_one_library_have_their_own_constants(launches: Any) -> 
     x, w = torch.zeros(5, 4), torch.zeros(4)
     assert torch.equal(one(x, w, 9)[0], torch.full((10, 2), 21.0))
     assert torch.equal(two(x, w, 9)[0], torch.full((10, 2), 22.0))
+    programs = [one]
     del one
-    gc.collect()
+
+    def traced(x: torch.Tensor) -> torch.Tensor:
+        programs.clear()
+        gc.collect()
+        return x + 1
+
+    # What is collected while a graph is traced leaves nothing in it.
+    calls = [n.target for n in make_fx(traced)(x).graph.nodes if n.op == "call_function"]
+    assert calls == [torch.ops.aten.add.Tensor]
     w.zero_()
     assert torch.equal(two(x, w, 1)[0], torch.full((10, 2), 0.0))
 

@@ -1,8 +1,8 @@
 """A built library as a Python callable.
 
-It registers itself as operators of torch (`create`, `run`, `drop`) in a namespace of its own, so
-tensors cross the border as torch passes them to any custom operator, and callbacks into Python are
-two operators of the same namespace that this module implements."""
+It registers itself as operators of torch (`create`, `run`) in a namespace of its own, so tensors
+cross the border as torch passes them to any custom operator, and callbacks into Python are two
+operators of the same namespace that this module implements."""
 
 from __future__ import annotations
 
@@ -62,13 +62,14 @@ class Library:
         self._handle.cpp_emit_set_loops(given, ctypes.c_int64(len(addresses)))
 
     def operator(self, name: str) -> Any:
-        """One of the operators that the library registered: `create`, `run` or `drop`."""
+        """One of the operators that the library registered: `create` or `run`."""
         return getattr(self._operators, name).default
 
     def drop(self, instance: int) -> None:
-        """Ends an instance of the program, and what it holds."""
+        """Ends an instance of the program, and what it holds. No operator of torch: an instance may
+        be collected while some graph is traced, which would have the call in it."""
         self.sites.pop(instance, None)
-        self.operator("drop")(instance)
+        self._handle.cpp_emit_drop(ctypes.c_int64(instance))
 
     def _callback(self, instance: int, site: int, tensors: list[Any], ints: list[int]) -> list[Any]:
         return self.sites[instance].call(site, tensors, ints)

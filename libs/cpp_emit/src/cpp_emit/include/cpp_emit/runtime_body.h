@@ -280,10 +280,6 @@ int32_t guarded(const Body& body) {
   }
 }
 
-static void boxed_drop(StableIValue* stack, uint64_t, uint64_t) {
-  drop(static_cast<int64_t>(stack[0]));
-}
-
 static void boxed_run(StableIValue* stack, uint64_t, uint64_t) {
   Arguments in;
   in.tensors = take_tensors(stack[1]);
@@ -300,14 +296,13 @@ static void register_operators(const char* ns) {
   TorchLibraryHandle handle = nullptr;  // lives as long as the process, as the library does
   ok(aoti_torch_library_init_fragment(ns, __FILE__, __LINE__, &handle), "registration");
   for (const char* schema :
-       {"create(Tensor[] constants) -> int", "drop(int instance) -> ()",
+       {"create(Tensor[] constants) -> int",
         "run(int instance, Tensor[] tensors, int[] ints) -> (Tensor[], int[])"})
     ok(aoti_torch_library_def(handle, schema), schema);
   // "Implicit" so that torch puts no autograd node around a call.
   ok(aoti_torch_library_init_impl(ns, "CompositeImplicitAutograd", __FILE__, __LINE__, &handle),
      "registration");
   ok(torch_library_impl(handle, "create", boxed_create, TORCH_ABI_VERSION), "create");
-  ok(torch_library_impl(handle, "drop", boxed_drop, TORCH_ABI_VERSION), "drop");
   ok(torch_library_impl(handle, "run", boxed_run, TORCH_ABI_VERSION), "run");
   library.callback = std::string(ns) + "::callback";
   library.compile = std::string(ns) + "::compile";
@@ -321,8 +316,8 @@ static void register_operators(const char* ns) {
 
 #define CPP_EMIT_EXPORT extern "C" __attribute__((visibility("default"), used))
 
-// Registers `create`, `run` and `drop` as operators of torch in the namespace `ns`, once: what the
-// Python loader uses. Returns null, or what went wrong.
+// Registers `create` and `run` as operators of torch in the namespace `ns`, once: what the Python
+// loader uses. Returns null, or what went wrong.
 CPP_EMIT_EXPORT const char* cpp_emit_register(const char* ns) {
   using namespace cpp_emit;
   return guarded([&] { register_operators(ns); }) ? last_error().c_str() : nullptr;
