@@ -251,7 +251,7 @@ STEPS = {
     "gradients clipped": Step(clipping, (3,)),
     "gradients unscaled": Step(unscaling, (2,)),
     "optimizer": Step(optimizer, (2,)),
-    "optimizer of a hundred": Step(partial(optimizer, 100), (4,)),
+    "optimizer of a hundred": Step(partial(optimizer, 100), (2,)),
     "batch norm in training, which counts": Step(batch_norm, (1,)),
     "in place": Step(in_place, (1,)),
     "dropout and sum": Step(dropout_and_residual, (1,), random=True),
