@@ -103,11 +103,14 @@ def test_what_eager_refuses_is_refused(name: str) -> None:
             g(*other)
 
 
-COV: Function = lambda x, n, w: torch.cov(x, fweights=n, aweights=w)  # noqa: E731  # of a table
+def weighted(x: Tensor, counts: Tensor | None, weights: Tensor | None) -> Tensor:
+    return torch.cov(x, fweights=counts, aweights=weights)
+
+
 BY_LAYOUT: dict[str, tuple[Function, tuple[Any, ...]]] = {
-    "a weight for all": (COV, (X, None, X[0, :1].abs())),
-    "a count for all": (COV, (X, torch.tensor([2]), None)),
-    "truth values": (COV, (X, torch.tensor([True, False, True]), None)),
+    "a weight for all": (weighted, (X, None, X[0, :1].abs())),
+    "a count for all": (weighted, (X, torch.tensor([2]), None)),
+    "truth values": (weighted, (X, torch.tensor([True, False, True]), None)),
     "sizes": (F.binary_cross_entropy, (X.sigmoid(), X.sigmoid(), X[0, :2])),
 }
 

@@ -63,29 +63,31 @@ def test_pieces(rows: int, text: str, rblock: int, pieces: int, tools: SimpleNam
     assert ("xmask" in emitted.source) == (rows > 1 and text is SOFTMAX)
 
 
-PLACES = """\
-kernel places(
-    x: bool[9, 33] cuda:0,
-    out p: i64[9] cuda:0,
-    out q: i64[9] cuda:0,
+PLACE = """\
+kernel place(
+    x: KIND[37, 21] cuda:0,
+    out y: i64[37] cuda:0,
+    out z: i64[37] cuda:0,
 ):
-  parallel i0 < 9:
-    over r0 < 33:
-      v0 = load x[i0*33 + r0] : bool
+  parallel i0 < 37:
+    over r0 < 21:
+      v0 = load x[i0*21 + r0] : KIND
       v1 = reduce argmax(v0) : i64
       v2 = reduce argmin(v0) : i64
     once:
-      store p[i0] = v1
-      store q[i0] = v2
+      store y[i0] = v1
+      store z[i0] = v2
 """
 
 
 @pytest.mark.parametrize("rblock", [8, 64])
 def test_places_in_rows_of_booleans(rblock: int, tools: SimpleNamespace) -> None:
     """Those of rows of which all are alike, too."""
-    x = np.arange(9)[:, None] == np.arange(33) // 4
+    x = np.arange(37)[:, None] == np.arange(21) // 3
     x[1], x[2] = True, False
-    tools.check(parse_kernel(PLACES), Schedule("persistent", 4, rblock), {"x": x})
+    tools.check(
+        parse_kernel(PLACE.replace("KIND", "bool")), Schedule("persistent", 4, rblock), {"x": x}
+    )
 
 
 def test_what_moves_along_a_row_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,23 +214,6 @@ def test_functions_of_long_rows_are_computed_once(
 ) -> None:
     text = TWO.replace("WIDTH", str(width)).replace("exp(", f"{function}(")
     assert default_schedule(parse_kernel(text), {}) == expected
-
-
-PLACE = """\
-kernel place(
-    x: KIND[37, 21] cuda:0,
-    out y: i64[37] cuda:0,
-    out z: i64[37] cuda:0,
-):
-  parallel i0 < 37:
-    over r0 < 21:
-      v0 = load x[i0*21 + r0] : KIND
-      v1 = reduce argmax(v0) : i64
-      v2 = reduce argmin(v0) : i64
-    once:
-      store y[i0] = v1
-      store z[i0] = v2
-"""
 
 
 @pytest.mark.parametrize("kind", ["f32", "bf16", "i16"])

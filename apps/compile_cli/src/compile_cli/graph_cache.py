@@ -86,21 +86,13 @@ class GraphCode(OutputCode):  # type: ignore[misc]  # torch has no types there
         assert self._run is not None, "post_compile comes first"
         return self._run(inputs if isinstance(inputs, list) else list(inputs))
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __reduce__(self) -> tuple[Any, ...]:
         try:
             with unset_fake_temporarily():  # torch copies what it keeps while it compiles
                 data = pickle.dumps(self.artifact())
         except NoArtifact as why:
             raise BypassAOTAutogradCache(str(why)) from why
-        return {"data": data, "digest": sha256(data).digest()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        if sha256(state["data"]).digest() != state["digest"]:
-            raise BypassAOTAutogradCache("an entry is damaged")
-        with unset_fake_temporarily():
-            artifact = pickle.loads(state["data"])  # as torch reads all of an entry
-        check_decided(artifact)
-        self.__init__(None, lambda: artifact)  # type: ignore[misc]  # as if made anew
+        return _read, (data, sha256(data).digest())
 
     def prepare_for_serialization(self) -> None:
         """Of a copy, which holds nothing but the artifact."""
@@ -112,6 +104,16 @@ class GraphCode(OutputCode):  # type: ignore[misc]  # torch has no types there
             self._run = boxed(artifact.load())
             if (ranks := Ranks.of(artifact.shared)) is not None and ranks.rank == 0:
                 ranks.tell(artifact)  # others may not have kept it
+
+
+def _read(data: bytes, digest: bytes) -> GraphCode:
+    """A graph of a cache's entry, which `post_compile` loads."""
+    if sha256(data).digest() != digest:
+        raise BypassAOTAutogradCache("an entry is damaged")
+    with unset_fake_temporarily():
+        artifact = pickle.loads(data)  # as torch reads all of an entry
+    check_decided(artifact)
+    return GraphCode(None, lambda: artifact)
 
 
 @cache

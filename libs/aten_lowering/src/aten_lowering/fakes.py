@@ -1,7 +1,5 @@
-"""What torch's fake tensors say of whole operators otherwise than its kernels do; and composite
-operators whose torch's kernels ask data whether arguments are valid, or know no symbolic sizes."""
+"""What torch's fake tensors say of whole operators otherwise than its kernels do."""
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +7,8 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from aten_lowering import rules, transforms
+from aten_lowering import transforms
+from aten_lowering.asks_data import COMPOSITES
 from aten_lowering.torch_compat import (
     COMPOSITE,
     DispatchKey,
@@ -27,7 +26,7 @@ _torch_of_counts: Callable[..., Tensor] = op_implementations_dict[aten.bincount.
 def correct_fakes() -> None:
     """Has every fake tensor of the process take these rules."""
     op_implementations_dict.update(_FAKES)
-    for op, rule in _COMPOSITES.items():
+    for op, rule in COMPOSITES.items():
         op.py_kernels.pop(DispatchKey.Autograd, None)
         op.py_kernels[COMPOSITE] = rule
         op._dispatch_cache.clear()
@@ -104,16 +103,4 @@ _FAKES: dict[OpOverload, Callable[..., Any]] = {
     aten._ctc_loss.default: paths,
     aten._ctc_loss.Tensor: paths,
     aten.linalg_lstsq.default: least_squares,
-}
-_COMPOSITES: dict[OpOverload, Callable[..., Any]] = {
-    aten.cov.default: rules.covariance,
-    aten.ctc_loss.IntList: rules.ctc_loss,
-    aten.ctc_loss.Tensor: rules.ctc_loss,
-    aten.combinations.default: rules.combinations,
-    aten.one_hot.default: rules.one_hot,
-    **{
-        op: functools.partial(rules.quantile, op)
-        for packet in (aten.quantile, aten.nanquantile)
-        for op in (packet.default, packet.scalar)
-    },
 }
