@@ -20,7 +20,7 @@ from compile_cli.graph_cache import GraphCode
 from compile_cli.hosts import backward_run
 from compile_cli.options import Options
 from compile_cli.partition import SAVED, partition
-from compile_cli.ranks import Ranks, digest
+from compile_cli.ranks import Ranks, agreed, digest, here
 from compile_cli.record import Record
 from compile_cli.result import CompiledGraph, lazy_inputs
 from compile_cli.torch_compat import TracingContext, in_data_parallel, untraced
@@ -58,8 +58,9 @@ class GraphCompiler:
         shared = digest(graph, self.settings, self._data_parallel)
         ranks = Ranks.of(shared)
         if ranks is not None and ranks.rank > 0 and self._follows:
-            if (told := ranks.told(self.settings)) is not None:
-                return GraphCode(told.load(), lambda: told)
+            if (told := ranks.told()) is not None:
+                artifact = here(told, self.settings)
+                return GraphCode(artifact.load(), lambda: artifact)
             self._follows = False
         code: GraphCode | None = None
         try:
@@ -91,9 +92,15 @@ class GraphCompiler:
         kept = functools.partial(_kept, compiled, settings, shared)
         return GraphCode(compiled.run, functools.cache(kept) if shared else kept)
 
-    def partition(self, *joint: Any, **more: Any) -> Any:
-        """The joint graph of forward and backward -> the two graphs."""
-        return partition(self.last, self.settings, *joint, **more)
+    def partition(self, joint: torch.fx.GraphModule, *inputs: Any, **more: Any) -> Any:
+        """The joint graph of forward and backward -> the two graphs. How convolutions lie is
+        decided for all ranks at once: else they would have no graph in common."""
+        shared = digest(joint, self.settings, self._data_parallel)
+        self.last.decide = functools.partial(agreed, shared)
+        try:
+            return partition(self.last, self.settings, joint, *inputs, **more)
+        finally:
+            self.last.decide = functools.partial(agreed, "")
 
 
 class _FirstCall:

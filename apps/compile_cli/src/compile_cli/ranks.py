@@ -1,11 +1,13 @@
 """What ranks tell each other of a graph that all of them compile: the first measures and plans, and
 others run the program that it made.
 
-    rank 0: begun 3 = digest ... compiled: graph 3 = artifact
-    rank 1: waits for begun 3; the same digest: waits for graph 3, loads it, on a device of its own
+    rank 0: number of this digest = 3; begun 3 ... compiled: graph 3 = artifact
+    rank 1: waits for begun 3; a number of its digest: waits for that graph, loads it, on a device
+            of its own
 
 All of it goes through the store of torch's default group: nothing is exchanged that all must take
-part in, and who waits in vain compiles for itself. Ranks count the graphs that concern others."""
+part in, and who waits in vain compiles for itself. Ranks count the graphs that concern others; that
+the first has begun with as many tells those which have another graph that it may not come."""
 
 from __future__ import annotations
 
@@ -13,10 +15,11 @@ import pickle
 import re
 import warnings
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -25,7 +28,9 @@ from torch import Tensor, fx
 from aten_lowering.symbols import shape_envs
 from compile_cli.artifact import Artifact
 from compile_cli.options import Options
-from compile_cli.torch_compat import default_store, unset_fake_temporarily
+from compile_cli.torch_compat import default_store, sharing_groups, unset_fake_temporarily
+
+T = TypeVar("T")
 
 # Until the first rank is where this one is, and until it has compiled.
 _BEGUN, _MADE = timedelta(seconds=30), timedelta(minutes=10)
@@ -50,39 +55,53 @@ class Ranks:
         rank = dist.get_rank()
         number = store.add(f"compile_cli/rank{rank}", 1)
         if rank == 0:
-            store.set(f"compile_cli/begun{number}", digest)
+            store.set(f"compile_cli/number of {digest}", str(number))
+            store.set(f"compile_cli/begun{number}", b"")
         return cls(digest, number, rank)
 
-    def tell(self, artifact: Artifact | None) -> None:
-        """The first rank has compiled; None: what no other can run."""
+    def tell(self, made: Any) -> None:
+        """The first rank is done; None: what no other can run."""
         with unset_fake_temporarily():
-            message = zlib.compress(pickle.dumps(artifact), 1)
-            if len(message) > _MOST and artifact is not None:
-                self.tell(replace(artifact, binaries=()) if artifact.binaries else None)
+            message = zlib.compress(pickle.dumps(made), 1)
+            if len(message) > _MOST:
+                self.tell(replace(made, binaries=()) if made.binaries else None)
                 return
         default_store().set(f"compile_cli/graph{self.number}", message)
 
-    def told(self, options: Options) -> Artifact | None:
-        """What the first rank has made of the same graph, with these options, for the device of
-        this rank; None where it did not."""
-        store = default_store()
+    def told(self) -> Any:
+        """What the first rank has made of the same graph; None where it did not."""
+        store, key = default_store(), f"compile_cli/number of {self.digest}"
         try:
             store.wait([f"compile_cli/begun{self.number}"], _BEGUN)
-            if store.get(f"compile_cli/begun{self.number}") != self.digest.encode():
+            if not store.check([key]):
                 return None  # the first may wait for this rank, in what comes before its graph
-            store.wait([f"compile_cli/graph{self.number}"], _MADE)
+            made = f"compile_cli/graph{store.get(key).decode()}"
+            store.wait([made], _MADE)
         except dist.DistError as error:
             store.set("compile_cli/alone", b"")
             warnings.warn(f"ranks compile apart from now on: {error}", stacklevel=2)
             return None
         with unset_fake_temporarily():
-            text = zlib.decompress(store.get(f"compile_cli/graph{self.number}"))
-            artifact = pickle.loads(text)
-            return None if artifact is None else _here(artifact, options)
+            return pickle.loads(zlib.decompress(store.get(made)))
 
 
-def _here(artifact: Artifact, options: Options) -> Artifact:
-    """On the current device."""
+def agreed(digest: str, make: Callable[[], T]) -> T:
+    """What the first rank makes of the graph of a digest, or this one where nothing is told."""
+    ranks = Ranks.of(digest)
+    if ranks is not None and ranks.rank > 0 and (told := ranks.told()) is not None:
+        found: T = told
+        return found
+    made: T | None = None
+    try:
+        made = make()
+    finally:
+        if ranks is not None and ranks.rank == 0:
+            ranks.tell(made)
+    return made
+
+
+def here(artifact: Artifact, options: Options) -> Artifact:
+    """What another rank has made, with these options, on the current device."""
     if not torch.cuda.is_available():
         return replace(artifact, options=options)
     device = f"cuda:{torch.cuda.current_device()}"
@@ -104,7 +123,7 @@ def digest(gm: fx.GraphModule, options: Options, data_parallel: bool) -> str:
     if any(n.op in ("get_attr", "call_module") for n in gm.graph.nodes):
         return ""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
-    lines = [f"{replace(options, cache_dir=None)} {gpu} {torch.__version__}"]
+    lines = [f"{replace(options, cache_dir=None)} {gpu} {torch.__version__} {sharing_groups()}"]
     for env in shape_envs(gm):
         lines.append(f"{env.var_to_range} {[guard.expr for guard in env.guards]}")
     devices: set[torch.device] = set()

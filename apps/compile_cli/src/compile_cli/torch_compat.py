@@ -141,9 +141,14 @@ def default_store() -> Any:
 
 
 def in_data_parallel() -> bool:
-    """Whether the forward pass of a `DistributedDataParallel` is under way."""
+    """Whether the forward pass of a `DistributedDataParallel`, or of what `fully_shard` has
+    sharded, is under way."""
     module = sys.modules.get("torch.nn.parallel.distributed")
-    return module is not None and module.DistributedDataParallel._active_ddp_module is not None
+    if module is not None and module.DistributedDataParallel._active_ddp_module is not None:
+        return True
+    module = sys.modules.get("torch.distributed._composable_state")
+    states = [ref() for ref in module._module_state_mapping.values()] if module else []
+    return any(str(getattr(s, "_training_state", "")) == "TrainingState.FORWARD" for s in states)
 
 
 def sharing_groups() -> list[str]:
