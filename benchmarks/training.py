@@ -7,9 +7,11 @@
 A step is forward, loss and backward, of f32 weights under autocast to bf16 (Llama: bf16 weights),
 dropout on; steps of optimizers are rows of their own. Each backend of a model has a process of its
 own, so that peak memory (of torch's allocator, weights and gradients included) is its own. They
-compile side by side, `--processes` at a time, but take turns where a compiler measures kernels; one
-at a time (`--processes 1`) is what first calls are to be compared in. Then each measures alone, the
-backends of a model in turns: medians of the milliseconds of a step, of a few in a row.
+compile side by side, `--processes` at a time, but take turns on the GPU, for first steps and to
+measure kernels, so that one at a time has a step's memory. Seconds of first calls are without what
+was waited for a turn, but cores are shared: `--processes 1` is what they are to be compared in.
+Then each measures alone, the backends of a model in turns: medians of the milliseconds of a step,
+of a few in a row. `--backends eager "compile_cli saved=float8_e5m2"` sets options of a backend.
 
 `--kernels N` prints what a step launches, by the profiler: how much time is in whose kernels, and
 the N kernels whose times differ most between ours and Inductor.
@@ -25,16 +27,16 @@ import fcntl
 import importlib
 import json
 import math
+import multiprocessing
 import os
-import select
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +44,10 @@ BACKENDS = ("eager", "inductor", "compile_cli")
 CACHES = ("COMPILE_CLI_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 STEPS = 3  # in a row, between two events
 TURNS = 3  # of each backend of a model
-RESERVE = 4.0  # seconds that the measuring of one row takes
+RESERVE, LESS = 4.0, 1.0  # seconds that the measuring of a model's row takes, and an optimizer's
+THREADS = 4  # of torch on the CPU, in each process
 PROFILE = "profile"  # in place of a number of repeats
+FORK = multiprocessing.get_context("fork")
 NEAR = 0.15  # by which losses and norms of gradients may differ: dropout is another
 
 
@@ -58,23 +62,39 @@ KINDS = {  # of kernels, by what is in their names
 
 
 # ---- a process of one model and backend
-@contextmanager
-def alone() -> Iterator[None]:
-    """While it is open, no other process of this benchmark measures kernels."""
-    with Path(os.environ["TRAINING_LOCK"]).open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+class Turn:
+    """The GPU, which one process of this benchmark holds at a time: with the memory of a step while
+    it runs, or to measure kernels while it is compiled. What a process waits is not its own."""
 
+    def __init__(self) -> None:
+        self.file = os.open(os.environ["TRAINING_LOCK"], os.O_CREAT | os.O_WRONLY)
+        self.held = False
+        self.waited = 0.0
 
-def in_turns(owner: Any, name: str) -> None:
-    """Of a function that measures kernels."""
-    measure = getattr(owner, name)
+    def take(self, *_: Any) -> None:
+        begin = time.perf_counter()
+        fcntl.flock(self.file, fcntl.LOCK_EX)
+        self.held = True
+        self.waited += time.perf_counter() - begin
 
-    def waiting(*args: Any, **more: Any) -> Any:
-        with alone():
-            return measure(*args, **more)
+    def give(self, *_: Any) -> None:
+        self.held = False
+        fcntl.flock(self.file, fcntl.LOCK_UN)
 
-    setattr(owner, name, waiting)
+    def while_measuring(self, owner: Any, name: str) -> None:
+        """Of a function that measures kernels."""
+        measure = getattr(owner, name)
+
+        def waiting(*args: Any, **more: Any) -> Any:
+            if self.held:
+                return measure(*args, **more)
+            self.take()
+            try:
+                return measure(*args, **more)
+            finally:
+                self.give()
+
+        setattr(owner, name, waiting)
 
 
 class Step:
@@ -84,26 +104,29 @@ class Step:
     def __init__(self, name: str, backend: str, tiny: bool, device: str) -> None:
         import torch
         from training_models import MODELS, OPTIMIZERS
-        from training_others import other
+        from training_others import other, steps
+
+        of, *words = backend.split()
+        more = {"options": dict(word.split("=") for word in words)} if words else {}
 
         def compiled(run: Any) -> Any:
-            return run if backend == "eager" else torch.compile(run, backend=backend)
+            return run if of == "eager" else torch.compile(run, backend=of, **more)
 
         torch.manual_seed(0)
-        if name in OPTIMIZERS:
-            optimizer = OPTIMIZERS[name](tiny, device)
+        if of_parameters(name):
+            optimizer = (OPTIMIZERS.get(name) or steps(name))(tiny, device)
             parameters = optimizer.param_groups[0]["params"]
             self.run: Callable[[], Any] = compiled(optimizer.step)
             self.found: Callable[[], dict[str, float]] = lambda: {"norm": norm(parameters)}
             self.rest: Callable[[], None] = lambda: None
             return
         chosen = MODELS.get(name) or other(name)
-        model, given = chosen.make(tiny)
-        model.to(device).train()
+        with torch.device(device):
+            model, given = chosen.make(tiny)
+        model.train()
         autocast = chosen.autocast
         if not autocast:
             model.bfloat16()
-        batch = [x.to(device) for x in given]
         loss_of = compiled(model)
         loss = torch.tensor(math.nan)
 
@@ -111,7 +134,7 @@ class Step:
             nonlocal loss
             model.zero_grad(set_to_none=True)
             with torch.autocast(device, torch.bfloat16) if autocast else nullcontext():
-                loss = loss_of(*batch)
+                loss = loss_of(*given)
             loss.backward()
 
         def found() -> dict[str, float]:
@@ -125,6 +148,13 @@ class Step:
         self.run, self.found, self.rest = run, found, rest
 
 
+def of_parameters(name: str) -> bool:
+    """Whether it is the name of an optimizer's step."""
+    from training_models import OPTIMIZERS
+
+    return name in OPTIMIZERS or name.startswith("steps/")
+
+
 def norm(tensors: list[Any]) -> float:
     import torch
 
@@ -132,54 +162,59 @@ def norm(tensors: list[Any]) -> float:
     return torch.stack(norms).norm().item()
 
 
-def worker(name: str, backend: str, tiny: bool, device: str) -> None:
-    """Compiles a step, says how it went in a line, then measures as often as it is asked to."""
+def worker(asked: Connection, name: str, backend: str, options: argparse.Namespace) -> None:
+    """Compiles a step, says how it went, then measures as often as it is asked to."""
     import torch
+    from torch._dynamo.callback import callback_handler
 
     warnings.simplefilter("ignore")
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # whatever else is printed
-    if backend == "inductor":
-        heuristics = importlib.import_module("torch._inductor.runtime.triton_heuristics")
-        in_turns(heuristics.CachingAutotuner, "benchmark_all_configs")
-    elif backend == "compile_cli":
+    os.dup2(2, 1)  # whatever is printed
+    gpu = options.device == "cuda"
+    settle = torch.cuda.synchronize if gpu else lambda: None
+    torch.set_num_threads(THREADS)
+    turn = Turn()
+    if backend.startswith("compile_cli"):
         import compile_cli  # noqa: F401  # registers the backend
 
         timer = importlib.import_module("tuning.timer")
-        in_turns(timer.Timer, "run")
-        in_turns(timer, "_added")
-    gpu = device == "cuda"
-    wait = torch.cuda.synchronize if gpu else lambda: None
-    step = Step(name, backend, tiny, device)
-    wait()
+        turn.while_measuring(timer.Timer, "run")
+        turn.while_measuring(timer, "_added")
+    step = Step(name, backend, options.tiny, options.device)
+    callback_handler.register_start_callback(turn.give)
+    callback_handler.register_end_callback(turn.take)
+    settle()
     begin = time.perf_counter()
     try:
+        if backend == "eager":
+            turn.take()
         step.run()
         row: dict[str, Any] = step.found()
-        wait()
-        row["first_s"] = time.perf_counter() - begin
+        settle()
+        row["first_s"] = time.perf_counter() - begin - turn.waited
         step.run()
     except Exception as error:  # a compiler's or a kernel's failure is a row
         lines = str(error).strip().splitlines() or [""]
-        print(json.dumps({"failed": f"{type(error).__name__}: {lines[0]}"[:300]}), file=answers)
+        asked.send({"failed": f"{type(error).__name__}: {lines[0]}"[:300]})
         os._exit(1)
     step.rest()
     if gpu:
         torch.cuda.empty_cache()
-    print(json.dumps(row), file=answers)
-    for line in sys.stdin:
-        if line.strip() == PROFILE:
-            print(json.dumps({"kernels": kernels(step.run)}), file=answers)
+    callback_handler.clear()
+    turn.give()
+    asked.send(row)
+    while (repeats := asked.recv()) is not None:
+        if repeats == PROFILE:
+            asked.send({"kernels": kernels(step.run)})
             continue
         if gpu:
             torch.cuda.reset_peak_memory_stats()
         step.run()
-        times = [milliseconds(step.run, gpu) for _ in range(int(line))]
+        times = [milliseconds(step.run, gpu) for _ in range(repeats)]
         peak = torch.cuda.max_memory_allocated() / 2**20 if gpu else math.nan
         step.rest()
         if gpu:
             torch.cuda.empty_cache()
-        print(json.dumps({"times": times, "peak": peak}), file=answers)
+        asked.send({"times": times, "peak": peak})
     os._exit(0)  # compile workers are not waited for
 
 
@@ -227,52 +262,53 @@ def copy_rate() -> float:
 
 # ---- the process that starts them
 class Worker:
-    """The process of a model and a backend."""
+    """The process of a model and a backend: a fork of this one, which has imported what models are
+    made of, and has not used the GPU."""
 
     def __init__(self, name: str, backend: str, options: argparse.Namespace) -> None:
         self.key = name, backend
-        command = [sys.executable, __file__, "--worker", name, backend, "--device", options.device]
-        self.process = subprocess.Popen(
-            [*command, "--tiny"] if options.tiny else command,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        self.pipe, theirs = multiprocessing.Pipe()
+        self.process = FORK.Process(target=worker, args=(theirs, name, backend, options))
+        self.process.start()
+        theirs.close()
         self.row: dict[str, Any] = {}
 
     def answer(self, seconds: float) -> dict[str, Any]:
-        """Its next line of JSON; nothing where there is none in time."""
-        assert self.process.stdout is not None
-        if not select.select([self.process.stdout], [], [], seconds)[0]:
+        """Its next answer; nothing where there is none in time."""
+        if not self.pipe.poll(seconds):
             return {}
-        if line := self.process.stdout.readline():
-            found: dict[str, Any] = json.loads(line)
-            return found
-        return {"failed": f"the process ended with code {self.process.wait()}"}
+        try:
+            found: dict[str, Any] = self.pipe.recv()
+        except EOFError:
+            self.process.join()
+            return {"failed": f"the process ended with code {self.process.exitcode}"}
+        return found
 
     def profile(self) -> None:
         """The kernels of a step are added to the row."""
-        assert self.process.stdin is not None
-        print(PROFILE, file=self.process.stdin, flush=True)
+        self.pipe.send(PROFILE)
         self.row |= self.answer(60)
 
     def measure(self, repeats: int) -> None:
         """A turn, whose times are added to those of the row."""
-        assert self.process.stdin is not None
-        print(repeats, file=self.process.stdin, flush=True)
+        self.pipe.send(repeats)
         found = self.answer(60) or {"failed": "its steps took more than a minute"}
         self.row["times"] = self.row.get("times", []) + found.pop("times", [])
         self.row |= found
 
 
 def compiled(names: list[str], options: argparse.Namespace, until: float) -> list[Worker]:
-    """A worker for each model and backend, which has compiled, or a row that says why not."""
-    left = [(name, backend) for name in names for backend in options.backends]
-    until -= RESERVE * len(names)
+    """A worker for each model and backend, which has compiled, or a row that says why not. Eager
+    steps come last, because they need few seconds of the cores."""
+    left = [(name, b) for name in names for b in options.backends if b != "eager"]
+    left += [(name, b) for name in names for b in options.backends if b == "eager"]
+    until -= sum(LESS if of_parameters(name) else RESERVE for name in names)
     running: list[Worker] = []
     done: list[Worker] = []
     while running or (left and time.time() < until):
         while left and len(running) < options.processes and time.time() < until:
             running.append(Worker(*left.pop(0), options))
-        select.select([w.process.stdout for w in running], [], [], 1.0)
+        wait([w.pipe for w in running], 1.0)
         for worker in list(running):
             worker.row = worker.answer(0)
             if time.time() > until and not worker.row:
@@ -354,6 +390,19 @@ def mean(ratios: list[float]) -> float:
     return statistics.geometric_mean(ratios) if all(r > 0 for r in ratios) else math.nan
 
 
+def import_models(names: list[str]) -> None:
+    """What models are made of, before processes begin as this one; with one thread, because
+    OpenMP's do not outlive a fork."""
+    import torch
+    from training_models import MODELS
+    from training_others import other
+
+    torch.set_num_threads(1)
+    for name in names:
+        if not of_parameters(name):
+            (MODELS.get(name) or other(name)).make(True)
+
+
 def main() -> int:
     from training_models import MODELS, MOVED, OPTIMIZERS
     from training_others import OTHERS
@@ -363,7 +412,9 @@ def main() -> int:
     parser.add_argument(
         "--only", nargs="+", default=names, metavar="NAME", help=", ".join([*names, *OTHERS])
     )
-    parser.add_argument("--backends", nargs="+", default=list(BACKENDS), choices=BACKENDS)
+    parser.add_argument(
+        "--backends", nargs="+", default=list(BACKENDS), metavar="BACKEND[ OPTION=VALUE]"
+    )
     parser.add_argument("--out", type=Path)
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--processes", type=int, default=10)
@@ -371,10 +422,9 @@ def main() -> int:
     parser.add_argument("--kernels", type=int, default=0, metavar="N")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true")
-    parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.worker:
-        worker(*options.worker, tiny=options.tiny, device=options.device)
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # another way, and forks cannot use the GPU
+    import_models(options.only)
     until = time.time() + options.seconds
     rows: dict[str, dict[str, dict[str, Any]]] = {}
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -382,7 +432,6 @@ def main() -> int:
         os.environ |= {v: f"{folder}/{v.lower()}" for v in CACHES}
         threads = max(2, 2 * (os.cpu_count() or 1) // options.processes)
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(threads))
-        os.environ.setdefault("OMP_NUM_THREADS", "4")
         workers = compiled(options.only, options, until)
         print(f"first calls {options.processes} at a time")
         print(
@@ -392,7 +441,10 @@ def main() -> int:
         )
         rate = copy_rate() if options.device == "cuda" else math.nan
         for name in options.only:
-            mine = sorted((w for w in workers if w.key[0] == name), key=order)
+            mine = sorted(
+                (w for w in workers if w.key[0] == name),
+                key=lambda w: options.backends.index(w.key[1]),
+            )
             for w in mine * TURNS:
                 if "failed" not in w.row and time.time() < until:
                     w.measure(max(1, options.repeats // TURNS))
@@ -404,7 +456,7 @@ def main() -> int:
                 w.process.kill()
                 if times := w.row.get("times"):
                     w.row["ms"] = statistics.median(times)
-                    if name in OPTIMIZERS:
+                    if name in MOVED:
                         w.row["of_copy"] = MOVED[name] / rate / w.row["ms"]
                 found[w.key[1]] = w.row if times or "failed" in w.row else w.row | late
             rows[name] = found
@@ -415,10 +467,6 @@ def main() -> int:
                 options.out.write_text(json.dumps(rows, indent=1))
     summary(rows)
     return int(any("failed" in row for found in rows.values() for row in found.values()))
-
-
-def order(worker: Worker) -> int:
-    return BACKENDS.index(worker.key[1])
 
 
 if __name__ == "__main__":

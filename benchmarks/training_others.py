@@ -1,14 +1,17 @@
-"""Models that `training.py` measures by name beside its own: architectures of transformers, and
-`timm/NAME` or `timm/NAME/BATCH`, any classifier of timm. `tiny` is as in `training_models`.
+"""What `training.py` measures by name beside its own: architectures of transformers, `timm/NAME` or
+`timm/NAME/BATCH`, any classifier of timm, and `steps/NAME/COUNT`, an optimizer's step of so many
+parameters of mixed sizes. `tiny` is as in `training_models`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from training_models import Made, Model, OfTokens, images, of_timm, tokens
+from training_models import Made, Model, OfTokens, Optimizer, images, of_timm, tokens
 
 
 class Text(NamedTuple):
@@ -179,7 +182,7 @@ def segformer(tiny: bool) -> Made:
 
 
 _MADE = {"whisper": whisper, "wav2vec": wav2vec, "clip": clip, "segformer": segformer}
-OTHERS = [*TEXTS, *_MADE, "timm/NAME", "timm/NAME/BATCH"]
+OTHERS = [*TEXTS, *_MADE, "timm/NAME", "timm/NAME/BATCH", "steps/NAME/COUNT"]
 
 
 def other(name: str) -> Model:
@@ -201,3 +204,74 @@ def other(name: str) -> Model:
     if name in _MADE:
         return Model(_MADE[name], name)
     return Model(lambda tiny: text(name, tiny), name, TEXTS[name].autocast)
+
+
+def lion(params: list[Tensor], grads: list[Tensor], means: list[Tensor]) -> None:
+    """Chen et al."""
+    for p, g, m in zip(params, grads, means, strict=True):
+        p.mul_(1 - 1e-4).add_((m * 0.9 + g * 0.1).sign(), alpha=-1e-3)
+        m.lerp_(g, 0.01)
+
+
+def adafactor(
+    params: list[Tensor], grads: list[Tensor], rows: list[Tensor], columns: list[Tensor]
+) -> None:
+    """Factored second moments of matrices, whole ones of the rest; the update clipped by its
+    norm (Shazeer and Stern)."""
+    for p, g, r, c in zip(params, grads, rows, columns, strict=True):
+        squares = g.square() + 1e-30
+        if p.dim() < 2:
+            u = g * c.lerp_(squares, 0.1).rsqrt()
+        else:
+            r.lerp_(squares.mean(-1), 0.1)
+            c.lerp_(squares.mean(-2), 0.1)
+            u = g * (r / r.mean(-1, keepdim=True)).rsqrt()[..., None] * c.rsqrt()[..., None, :]
+        p.add_(u / u.square().mean().sqrt().clamp(min=1.0), alpha=-1e-2)
+
+
+class Lists:
+    """A step of lists of tensors, of which the first are the parameters, called as optimizers
+    are."""
+
+    def __init__(self, run: Callable[..., None], *lists: list[Tensor]) -> None:
+        self.run, self.lists = run, lists
+        self.param_groups = [{"params": lists[0]}]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        self.run(*self.lists)
+
+
+_SIZES = [
+    (256, 256), (256,), (512, 256), (512,), (64, 3, 7, 7), (1,), (13,), (768, 256), (1000, 500),
+    (1000,),
+]  # fmt: skip
+_OF_TORCH: dict[str, Any] = {
+    "sgd": torch.optim.SGD, "momentum": partial(torch.optim.SGD, momentum=0.9),
+    "adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "nadam": torch.optim.NAdam,
+    "radam": torch.optim.RAdam, "adagrad": torch.optim.Adagrad,
+    "rmsprop": torch.optim.RMSprop,
+}  # fmt: skip
+
+
+def steps(name: str) -> Optimizer:
+    """Of a name that begins with `steps/`."""
+    _, kind, count = name.split("/")
+
+    def make(tiny: bool, device: str) -> Any:
+        shapes = [_SIZES[n % len(_SIZES)] for n in range(int(count))]
+        if tiny:
+            shapes = [tuple(min(size, 9) for size in shape) for shape in shapes]
+        params, grads, means = ([torch.randn(s, device=device) for s in shapes] for _ in range(3))
+        if kind == "lion":
+            return Lists(lion, params, grads, means)
+        if kind == "adafactor":
+            rows = [torch.rand(s[:-1], device=device) for s in shapes]
+            columns = [torch.rand((*s[:-2], s[-1]), device=device) for s in shapes]
+            return Lists(adafactor, params, grads, rows, columns)
+        leaves = [nn.Parameter(p) for p in params]
+        for leaf, grad in zip(leaves, grads, strict=True):
+            leaf.grad = grad
+        return _OF_TORCH[kind](leaves, lr=1e-3)
+
+    return make
