@@ -1,12 +1,13 @@
 """Results that a gradient reads, as pointwise work on what is kept for it anyway."""
 
 import operator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-from aten_lowering.passes.base import call
+from aten_lowering.passes.base import call, replace
 from aten_lowering.registry import named
 
 aten = torch.ops.aten
@@ -16,6 +17,7 @@ _WHOLE = named(
     "native_layer_norm native_group_norm"
 )
 
+_NARROW = (torch.bfloat16, torch.float16)
 _SAME = (aten._to_copy.default, aten.view.default, aten.permute.default)  # values
 
 
@@ -26,9 +28,9 @@ def results_again(graph: fx.Graph, outputs: int) -> None:
     Of a graph forward and backward, whose first `outputs` results are forward's: a partition may
     then keep `x`, and the mask or the statistics, which it keeps anyway, and have `y` computed
     again; the operators as wholes may not be, since a mask is random and statistics are dear. Not
-    where no gradient reads `y`, nor where statistics are narrower than what `y` is computed in, but
-    for those of groups, which are then computed in that. What forward makes of it is one kernel, as
-    before."""
+    where no gradient reads `y`, nor where statistics are narrower than what `y` is computed in.
+    What forward makes of it is one kernel, as before."""
+    _wide_groups(graph)
     results: Any = graph.output_node().args[0]
     forward = _needed(results[:outputs])
     for node in list(graph.nodes):
@@ -47,6 +49,31 @@ def results_again(graph: fx.Graph, outputs: int) -> None:
             again.meta = {**y.meta, "val": again.meta["val"]}
             y.replace_all_uses_with(again)
     graph.eliminate_dead_code()
+
+
+def _wide_groups(graph: fx.Graph) -> None:
+    """Statistics of groups of 16 bits are float32 where a gradient reads them, as those of rows
+    and batches are: rounded, they make a gradient that is near 0 any number."""
+    for node in graph.find_nodes(op="call_function", target=aten.native_group_norm.default):
+        dtype = node.args[0].meta["val"].dtype
+        if dtype not in _NARROW or all(user.args[1] == 0 for user in node.users):
+            continue
+        with graph.inserting_before(node):
+            given = [n and _to(graph, n, torch.float32) for n in node.args[:3]]
+            wide = call(graph, node.target, *given, *node.args[3:])
+            parts = [call(graph, operator.getitem, wide, i) for i in range(3)]
+        for user in list(node.users):
+            made = parts[user.args[1]]
+            for reader in list(_readers(user)):
+                if reader.target is aten._to_copy.default and _layout(reader) == _layout(made):
+                    replace(reader, made)
+            with graph.inserting_before(user):
+                replace(user, _to(graph, made, dtype))
+
+
+def _readers(node: fx.Node) -> Iterator[fx.Node]:
+    for user in node.users:
+        yield from _readers(user) if user.target is aten.alias.default else [user]
 
 
 def _needed(results: Any) -> set[fx.Node]:
@@ -82,7 +109,7 @@ def _again(graph: fx.Graph, node: fx.Node, parts: dict[Any, fx.Node]) -> fx.Node
     """The first result, of the input and the others, in the type that kernels compute in."""
     x: Any = node.args[0]
     dtype = x.meta["val"].dtype
-    wide = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+    wide = torch.float32 if dtype in _NARROW else dtype
     if node.target is aten.native_dropout.default:
         p = draws(node)
         return None if p is None else dropped(graph, x, parts[1], p)
@@ -99,7 +126,7 @@ def draws(dropout: fx.Node) -> float | None:
 def dropped(graph: fx.Graph, x: fx.Node, mask: fx.Node, p: float) -> fx.Node:
     """What dropout makes of `x`, computed as kernels do."""
     dtype = x.meta["val"].dtype
-    wide = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+    wide = torch.float32 if dtype in _NARROW else dtype
     kept = call(graph, aten.mul.Tensor, _to(graph, x, wide), _to(graph, mask, wide))
     return _to(graph, call(graph, aten.mul.Tensor, kept, 1 / (1 - p)), dtype)
 
@@ -113,8 +140,7 @@ def _normal(
     weight, bias = node.args[2:4] if rows else node.args[1:3]
     if not isinstance(bias, fx.Node) or not {1, 2} <= parts.keys():
         return None
-    narrow = any(parts[i].meta["val"].dtype is not value.dtype for i in (1, 2))
-    if narrow and not groups:
+    if any(parts[i].meta["val"].dtype is not value.dtype for i in (1, 2)):
         return None
     if groups and not (value.is_contiguous() and isinstance(node.args[6], int)):
         return None
@@ -130,8 +156,6 @@ def _normal(
     mean, rstd = parts[1], parts[2]
     if groups:
         x = call(graph, aten.view.default, x, [value.shape[0], node.args[6], -1])
-        if narrow:
-            mean, rstd = _statistics(graph, x, node.args[7], parts)
         mean, rstd = (call(graph, aten.unsqueeze.default, s, -1) for s in (mean, rstd))
     else:
         mean, rstd = map(of_channels, (mean, rstd))
@@ -140,15 +164,3 @@ def _normal(
     if isinstance(weight, fx.Node):
         y = call(graph, aten.mul.Tensor, y, of_channels(_to(graph, weight, value.dtype)))
     return call(graph, aten.add.Tensor, y, of_channels(_to(graph, bias, value.dtype)))
-
-
-def _statistics(
-    graph: fx.Graph, x: fx.Node, eps: Any, parts: dict[Any, fx.Node]
-) -> tuple[fx.Node, fx.Node]:
-    """Of groups, in the type that kernels compute in; what gradients read is of these, too."""
-    both = call(graph, aten.var_mean.correction, x, [-1], correction=0)
-    variance, mean = (call(graph, operator.getitem, both, i) for i in (0, 1))
-    rstd = call(graph, aten.rsqrt.default, call(graph, aten.add.Tensor, variance, eps))
-    for part, wide in ((parts[1], mean), (parts[2], rstd)):
-        part.replace_all_uses_with(_to(graph, wide, part.meta["val"].dtype))
-    return mean, rstd
