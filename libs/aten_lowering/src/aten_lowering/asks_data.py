@@ -119,7 +119,7 @@ def combinations(x: Tensor, r: int = 2, with_replacement: bool = False) -> Any:
         taken = taken & (a <= b if with_replacement else a < b)
     top = n + r - 1 if with_replacement else n
     count = math.prod(sym_max(top - i, 0) for i in range(r)) // math.factorial(r)
-    return x[aten.nonzero_static(taken, size=count)]
+    return x[aten.nonzero_static(taken, size=count).contiguous()]  # by columns on a GPU
 
 
 def one_hot(x: Tensor, num_classes: int = -1) -> Any:
