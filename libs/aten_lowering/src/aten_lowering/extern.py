@@ -66,6 +66,15 @@ def bind(node: fx.Node, op: OpOverload) -> dict[str, Any]:
     return bound
 
 
+def rebind(node: fx.Node, **changes: Any) -> None:
+    """Calls the operator of a node with other values of these arguments."""
+    op: Any = node.target
+    bound = bind(node, op) | changes
+    node.args = tuple(bound[a.name] for a in op._schema.arguments if not a.kwarg_only)
+    by_name = (a for a in op._schema.arguments if a.kwarg_only)
+    node.kwargs = {a.name: v for a in by_name if (v := bound[a.name]) != a.default_value}
+
+
 def extern_argument(value: Any) -> GraphArg:
     """An argument in the IR's terms. Raises `CannotLower` for what it has no word for."""
     match value:

@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_leaves
 from aten_lowering import meta
 from aten_lowering.custom_operators import is_functionalized
 from aten_lowering.errors import CannotLower
-from aten_lowering.extern import extern_argument
+from aten_lowering.extern import bind, extern_argument, written_arguments
 from aten_lowering.memory import lazy_memory, storage_key
 from aten_lowering.symbols import hangs_on_data, sizes_without_origin
 from aten_lowering.user_kernels import is_launch, writes_in_place
@@ -385,13 +385,9 @@ def _written(members: list[fx.Node], inputs: list[fx.Node]) -> tuple[int, ...]:
     """Positions of the inputs whose storage a member writes to."""
     storages: set[int] = set()
     for node in members:
-        if not isinstance(node.target, OpOverload):
-            continue
-        for i, a in enumerate(node.target._schema.arguments):
-            if a.alias_info is None or not a.alias_info.is_write:
-                continue
-            given = node.args[i] if i < len(node.args) else node.kwargs.get(a.name)
-            for n in tree_leaves(given):
+        if isinstance(op := node.target, OpOverload) and (names := written_arguments(op)):
+            given = bind(node, op)
+            for n in tree_leaves([given[name] for name in names]):
                 if isinstance(n, fx.Node) and isinstance(n.meta.get("val"), Tensor):
                     storages.add(storage_key(n.meta["val"]))
     values = [n.meta.get("val") for n in inputs]

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from aten_lowering.extern import bind
 from aten_lowering.meta import tensor_type
 from aten_lowering.passes.base import call, replace
 from aten_lowering.passes.purity import mutates
@@ -45,9 +46,9 @@ def _diagonal(node: Any) -> fx.Node | None:
         node = node.args[0]
     if node.target is not aten.diag_embed.default:
         return None
-    arguments: list[Any] = list(node.args) + [0, -2, -1][len(node.args) - 1 :]
-    ends = sorted(d % rank for d in arguments[2:]) == [rank - 2, rank - 1]
-    return arguments[0] if ends and isinstance(arguments[1], int) and not arguments[1] else None
+    x, offset, *dims = bind(node, node.target).values()
+    ends = sorted(d % rank for d in dims) == [rank - 2, rank - 1]
+    return x if ends and isinstance(offset, int) and not offset else None
 
 
 def _scaled(graph: fx.Graph, b: fx.Node, x: fx.Node, summed: int) -> fx.Node:

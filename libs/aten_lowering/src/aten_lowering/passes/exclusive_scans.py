@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from aten_lowering.extern import bind
 from aten_lowering.fills import filled_with
 from aten_lowering.meta import tensor_type
 from aten_lowering.passes.base import call
@@ -25,21 +26,19 @@ def exclusive_scans(graph: fx.Graph) -> None:
     nodes: list[Any] = list(graph.nodes)
     for node in nodes:
         if node.target is aten.cat.default and len(node.args[0]) == 2:
-            front, behind = node.args[0]
-            dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
+            (front, behind), dim = bind(node, node.target).values()
             rank, size = node.meta["val"].dim(), front.meta["val"].shape
             if len(size) == rank and isinstance(size[dim], int):
                 pad = [0, 0] * (rank - 1 - dim % rank) + [size[dim], 0]
                 _move(graph, node, behind, dim, pad, filled_with(front))
         elif node.target is aten.constant_pad_nd.default:
-            sizes = node.args[1]
+            behind, sizes, value = bind(node, node.target).values()
             padded = [i for i, n in enumerate(sizes) if not (isinstance(n, int) and n == 0)]
             if not padded or padded[-1] > padded[0] | 1 or padded[0] % 2:
                 continue
             after = sizes[padded[0] + 1]
             if isinstance(after, int) and after <= 0:
-                value = node.args[2] if len(node.args) > 2 else node.kwargs.get("value", 0)
-                _move(graph, node, node.args[0], -1 - padded[0] // 2, sizes, value)
+                _move(graph, node, behind, -1 - padded[0] // 2, sizes, value)
 
 
 def _move(graph: fx.Graph, node: Any, behind: Any, dim: int, pad: list[Any], value: Any) -> None:
@@ -60,8 +59,7 @@ def _move(graph: fx.Graph, node: Any, behind: Any, dim: int, pad: list[Any], val
     if node.meta["val"].dtype is not result.dtype:
         return
     for cut in slices:
-        arguments = list(cut.args) + [None, 0, None, None, 1][len(cut.args) :]
-        _, where, start, _end, step = arguments
+        _, where, start, _, step = bind(cut, cut.target).values()
         if where % rank == dim % rank and not (start in (None, 0) and step == 1):
             return
     with graph.inserting_before(node):

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
+from aten_lowering.extern import bind
 from aten_lowering.fills import filled_with
 from aten_lowering.meta import tensor_type
 from aten_lowering.passes.base import call
@@ -104,9 +105,10 @@ def _pieces(node: fx.Node) -> Iterator[_Piece]:
         return
     piece = _Piece(0, -1, 0, 1, node, False)
     selected = node.target is aten.select_scatter.default
-    if (selected or node.target is aten.slice_scatter.default) and not node.kwargs:
-        given: list[Any] = list(node.args)
-        zeros, value, dim, start, end, step = given + [0, None, None, 1][len(given) - 2 :]
+    if selected or node.target is aten.slice_scatter.default:
+        target: Any = node.target
+        zeros, value, dim, start, *cut = bind(node, target).values()
+        end, step = cut or (None, 1)
         size = node.meta["val"].shape
         dim %= len(size)
         numbers = all(isinstance(n, int) for n in (start or 0, end or 0, size[dim]))

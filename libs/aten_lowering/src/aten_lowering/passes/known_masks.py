@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, fx
 from torch._ops import OpOverload
 
+from aten_lowering.extern import bind, rebind
 from aten_lowering.passes.base import tensor
 from aten_lowering.passes.purity import is_pure, mutates
 from aten_lowering.registry import named
@@ -38,7 +39,9 @@ def known_masks(graph: fx.Graph) -> None:
     """Calls whose masks are computed of no input take none where it is true everywhere, and are
     causal where it is a lower triangle of as many queries as keys."""
     calls = [n for target in _CALLS for n in graph.find_nodes(op="call_function", target=target)]
-    masked = {n: m for n in calls if isinstance(m := _argument(n, *_MASK), fx.Node)}
+    given = {n: bind(n, target) for n in calls if isinstance(target := n.target, OpOverload)}
+    names = {n: next(name for name in _MASK if name in args) for n, args in given.items()}
+    masked = {n: m for n, name in names.items() if isinstance(m := given[n][name], fx.Node)}
     if not masked or mutates(graph):
         return
     known: set[fx.Node] = set()
@@ -48,14 +51,11 @@ def known_masks(graph: fx.Graph) -> None:
     meanings = _meanings(graph, known.intersection(masked.values()))
     for node, mask in masked.items():
         meaning = meanings.get(mask)
-        queries, keys = (_argument(node, name).meta["val"].shape[-2] for name in ("query", "key"))
+        queries, keys = (given[node][name].meta["val"].shape[-2] for name in ("query", "key"))
         size = tuple(mask.meta["val"].shape[-2:])
         causal = meaning == "causal" and size == (queries, keys)
-        if _argument(node, "is_causal") or not (causal or meaning == "all"):
-            continue
-        _replace(node, None, *_MASK)
-        if causal:
-            _replace(node, True, "is_causal")
+        if not given[node]["is_causal"] and (causal or meaning == "all"):
+            rebind(node, **{names[node]: None}, is_causal=causal)
 
 
 def _is_known(node: fx.Node) -> bool:
@@ -118,26 +118,3 @@ def _meaning(mask: Tensor) -> str | None:
         return "all"
     triangle = seen.dim() > 1 and torch.equal(seen, torch.ones_like(seen).tril())
     return "causal" if triangle else None
-
-
-def _argument(node: fx.Node, *names: str) -> Any:
-    """An argument of an operator, by its name."""
-    at, argument = _place(node, *names)
-    given = node.args[at] if at < len(node.args) else argument.default_value
-    return node.kwargs.get(argument.name, given)
-
-
-def _replace(node: fx.Node, value: Any, *names: str) -> None:
-    at, argument = _place(node, *names)
-    if argument.kwarg_only:
-        node.update_kwarg(argument.name, value)
-        return
-    target: Any = node.target
-    defaults = [a.default_value for a in target._schema.arguments[len(node.args) : at]]
-    node.args = (*node.args[:at], *defaults, value, *node.args[at + 1 :])
-    node.kwargs = {name: arg for name, arg in node.kwargs.items() if name != argument.name}
-
-
-def _place(node: fx.Node, *names: str) -> tuple[int, Any]:
-    target: Any = node.target
-    return next((i, a) for i, a in enumerate(target._schema.arguments) if a.name in names)

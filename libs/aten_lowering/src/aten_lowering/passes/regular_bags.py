@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from aten_lowering.extern import bind
 from aten_lowering.meta import expr
 from aten_lowering.passes.base import call
 
@@ -31,14 +32,11 @@ def regular_bags(graph: fx.Graph) -> None:
 
 
 def _rewrite(graph: fx.Graph, bag: Any) -> None:
-    names = [a.name for a in bag.target._schema.arguments]
-    given = dict(zip(names, bag.args, strict=False)) | bag.kwargs
-    ids, offsets, weights = (given.get(n) for n in ("indices", "offsets", "per_sample_weights"))
+    weight, ids, offsets, _, mode, _, weights, last, padding = bind(bag, bag.target).values()
     length = _length(offsets, ids)
-    mode = given.get("mode", 0)
-    if length is None or mode not in _FOLDS or given.get("include_last_offset"):
+    if length is None or mode not in _FOLDS or last:
         return
-    if given.get("padding_idx", -1) >= 0 or (weights is not None and mode != 0):
+    if padding >= 0 or (weights is not None and mode != 0):
         return
     parts = {user.args[1] for user in bag.users if user.users}
     if not parts or 3 in parts or any(u.target is not operator.getitem for u in bag.users):
@@ -52,7 +50,7 @@ def _rewrite(graph: fx.Graph, bag: Any) -> None:
     with graph.inserting_before(bag):
         if 0 in parts:
             picked = call(graph, aten.view.default, ids, [-1, length])
-            rows = call(graph, aten.embedding.default, given["weight"], picked)
+            rows = call(graph, aten.embedding.default, weight, picked)
             if weights is not None:
                 each = call(graph, aten.view.default, weights, [-1, length, 1])
                 rows = call(graph, aten.mul.Tensor, rows, each)
