@@ -171,8 +171,10 @@ def _moments(
     require(x.dtype.is_float, "moments of integers")
     frame = ReductionFrame(call, x, dims)
     mean, m2 = frame.fold("welford", frame.element().to(opmath(x.dtype)))
-    less = m2.number(1 if correction is None else correction)
-    return frame, mean, m2 / (m2.number(frame.count) - less)("maximum", 0)
+    less = 1 if correction is None else correction
+    if frame.count.is_Integer and isinstance(less, int | float):
+        return frame, mean, m2 / max(int(frame.count) - less, 0)
+    return frame, mean, m2 / (m2.number(frame.count) - m2.number(less))("maximum", 0)
 
 
 @table.lowers(aten.var.correction, aten.std.correction)

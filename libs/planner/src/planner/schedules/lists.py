@@ -37,7 +37,8 @@ def gather(graph: Graph, hints: Mapping[str, int]) -> tuple[Graph, Lists]:
 
        k0: make a[1] of x    k1: make b[1] of y    k2: read a    k3: read b
     -> k0: make a_parts[0] of x; k1: make a_parts[1] of y        k2: read a_parts[0]; ..."""
-    kinds = {n.name: _kind(n, hints) for n in graph.nodes if isinstance(n, Kernel)}
+    kernels = [n for n in graph.nodes if isinstance(n, Kernel)]
+    kinds = {n.name: _kind(n, hints) for n in kernels} if len(kernels) > 1 else {}
     if len(set(kinds.values())) == len(kinds) < _MANY:
         return graph, {}
     deps = Dependencies(graph)
