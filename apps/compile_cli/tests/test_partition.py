@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, fx
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from compile_cli import graph_compiler, narrow_saved
+from compile_cli import graph_compiler
+from compile_cli.errors import UnknownOption
 from compile_cli.torch_compat import partitioners
 
 N = 64  # elements of a row
@@ -375,11 +376,8 @@ def test_what_was_drawn_is_not_drawn_anew(name: str, how: str | float, saved: li
     ("dtype", "near"),
     [("float8_e5m2", 0.2), pytest.param("float8_e4m3fn", 0.1, marks=pytest.mark.slow)],
 )
-def test_tensors_kept_in_8_bits(
-    dtype: str, near: float, saved: list[Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tensors_kept_in_8_bits(dtype: str, near: float, saved: list[Tensor]) -> None:
     """Not parameters, inputs nor results, which is exact; gradients are as near as the type."""
-    monkeypatch.setattr(narrow_saved, "LEAST", 1 << 14)
     torch.manual_seed(0)
     x = torch.randn(64, N).requires_grad_()
     up, down = torch.randn(4 * N, N) / 8, torch.randn(N, 4 * N) / 16
@@ -388,7 +386,9 @@ def test_tensors_kept_in_8_bits(
     def f(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
         return F.linear(F.gelu(F.linear(x, up)), down)
 
-    out = torch.compile(f, backend="compile_cli", options={"saved": dtype})(*leaves)
+    out = torch.compile(f, backend="compile_cli", options={"saved": dtype, "saved_from": 1 << 14})(
+        *leaves
+    )
     torch.testing.assert_close(out, f(*leaves))
     want = gradients(f, *leaves)
     for got, exact in zip(torch.autograd.grad(out.sum(), leaves), want, strict=True):
@@ -397,11 +397,47 @@ def test_tensors_kept_in_8_bits(
     assert kept(saved) == sorted([narrow, narrow, *(("float32", tuple(t.shape)) for t in leaves)])
 
 
-def test_statistics_are_kept_as_they_are(
-    saved: list[Tensor], monkeypatch: pytest.MonkeyPatch
+SCALED = ("scaled_float8_e4m3fn", "scaled_float8_e5m2")
+
+
+@pytest.mark.parametrize("dtype", [SCALED[0], pytest.param(SCALED[1], marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("size", "groups"), [((32, 2, N), (32, 2, 1)), ((32, 10, 7), (32, 1, 1))], ids=str
+)
+def test_tensors_kept_in_8_bits_by_factors(
+    dtype: str, size: tuple[int, ...], groups: tuple[int, ...], saved: list[Tensor]
 ) -> None:
+    """Of rows that are out of the type's range by far, or zeros."""
+    torch.manual_seed(0)
+    x = torch.randn(size) * torch.logspace(-12, 12, 32)[:, None, None]
+    x[3] = 0
+    x.requires_grad_()
+    turn = torch.linalg.qr(torch.randn(size[-1], size[-1]))[0]
+
+    def f(x: Tensor, turn: Tensor) -> Tensor:
+        return torch.bmm(x, turn.expand(32, -1, -1)).square()
+
+    options = {"saved": dtype, "saved_from": 64}
+    (got,) = gradients(torch.compile(f, backend="compile_cli", options=options), x, turn)
+    (want,) = gradients(f, x, turn)
+    off = (got - want).flatten(1).norm(dim=1) / want.flatten(1).norm(dim=1).clamp(min=1e-30)
+    assert 1e-3 < off.max() < (0.05 if "e4m3" in dtype else 0.1)
+    assert got[3].count_nonzero() == 0
+    assert groups in [t.shape for t in saved if t.dtype is torch.float32]
+
+
+def test_what_is_kept_as_it_is_by_option(saved: list[Tensor]) -> None:
+    options = {"saved": "float8_e5m2", "saved_from": 64, "saved_of": ["bfloat16"]}
+    weight = torch.randn(N, N)
+    f = torch.compile(lambda x: (x @ weight).square(), backend="compile_cli", options=options)
+    f(rows())
+    assert ("float32", (8, N)) in kept(saved)
+    with pytest.raises(UnknownOption, match="saved_of"):
+        torch.compile(torch.sin, backend="compile_cli", options={"saved_of": ["int8"]})(rows())
+
+
+def test_statistics_are_kept_as_they_are(saved: list[Tensor]) -> None:
     """Of so many rows that they are as large as what is narrowed."""
-    monkeypatch.setattr(narrow_saved, "LEAST", 1 << 9)
     torch.manual_seed(0)
     weights = [torch.randn(8, requires_grad=True) for _ in range(2)]
     leaves = (torch.randn(1 << 7, 8, requires_grad=True), *weights)
@@ -409,7 +445,8 @@ def test_statistics_are_kept_as_they_are(
     def f(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
         return F.gelu(F.layer_norm(x.sin(), (8,), w, b)).softmax(-1).sum(-1)
 
-    compiled = torch.compile(f, backend="compile_cli", options={"saved": "float8_e5m2"})
+    options = {"saved": "float8_e5m2", "saved_from": 1 << 9}
+    compiled = torch.compile(f, backend="compile_cli", options=options)
     torch.testing.assert_close(compiled(*leaves), f(*leaves))
     assert any(t.shape[-1] == 1 for t in saved)
     assert not any(t.dtype is torch.float8_e5m2 for t in saved if t.shape[-1] == 1)
@@ -430,17 +467,15 @@ EXPONENTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("name", some(EXPONENTS, "attention", "cross entropy"))
-def test_what_is_an_exponent_again_is_kept_as_it_is(
-    name: str, saved: list[Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_an_exponent_again_is_kept_as_it_is(name: str, saved: list[Tensor]) -> None:
     """With statistics that are exact, exponentials of the rest in 8 bits were powers of ten off."""
-    monkeypatch.setattr(narrow_saved, "LEAST", 1 << 14)
     torch.manual_seed(0)
     leaves = torch.randn(64, N), torch.randn(2 * N, N) / 2
     for leaf in leaves:
         leaf.requires_grad_()
     f = EXPONENTS[name]
-    out = torch.compile(f, backend="compile_cli", options={"saved": "float8_e5m2"})(*leaves)
+    options = {"saved": "float8_e5m2", "saved_from": 1 << 14}
+    out = torch.compile(f, backend="compile_cli", options=options)(*leaves)
     want = gradients(f, *leaves)
     for got, exact in zip(torch.autograd.grad(out.sum(), leaves), want, strict=True):
         assert (got - exact).norm() < 0.3 * exact.norm()

@@ -1,6 +1,8 @@
 """What is kept for a backward pass, in 8 bits."""
 
+import math
 import operator
+from collections.abc import Set
 from typing import Any, cast
 
 import torch
@@ -8,13 +10,12 @@ from torch import Tag, Tensor, fx
 from torch._ops import OpOverload
 
 from aten_lowering.passes.base import call
+from compile_cli.options import Options
 
 aten = torch.ops.aten
 
-LEAST = 1 << 16
-"""Bytes from which on a tensor is worth it."""
-
-_WIDE = (torch.float32, torch.bfloat16, torch.float16)
+_GROUP, _MOST = 64, 4096  # elements that share a factor, in whole dimensions
+_TINY = 1e-30  # of which a factor is a normal number
 
 # Whose results may well be smaller than their first operand.
 _PRODUCTS = (
@@ -39,41 +40,81 @@ _SCORES = ("query", "key", "attn_bias", "attn_mask")
 
 
 def narrow_saved(
-    forward: fx.GraphModule, backward: fx.GraphModule, outputs: int, dtype: torch.dtype
+    forward: fx.GraphModule, backward: fx.GraphModule, outputs: int, options: Options
 ) -> None:
-    """Floats that forward keeps as their values in `dtype`, an 8-bit float, which backward turns
-    back; beyond its range the largest of it. Not what is small, what the caller has anyway (its
-    inputs, and the first `outputs` results), views of these, statistics, what is made of them, nor
-    what they are taken from before an exponential: gradients are sensitive to these."""
+    """Floats that forward keeps as their values in an 8-bit float, which backward turns back;
+    beyond its range the largest of it. Scaled, each group of the last dimensions is divided by a
+    factor that has its largest be the largest of the type, and that is kept beside it. Not what is
+    small or of other types (`saved_from`, `saved_of`), what the caller has anyway (its inputs, and
+    the first `outputs` results), views of these, statistics, what is made of them, nor what they
+    are taken from before an exponential: gradients are sensitive to these."""
+    dtype: torch.dtype = getattr(torch, options.saved.removeprefix("scaled_"))
+    scaled = options.saved.startswith("scaled_")
+    types = {getattr(torch, name) for name in options.saved_of}
     node = forward.graph.output_node()
     results: list[Any] = list(node.args[0])  # type: ignore[arg-type]  # a tuple of results
     callers = {_base(r) for r in results[:outputs] if isinstance(r, fx.Node)}
     read = {n.name: n for n in backward.graph.find_nodes(op="placeholder")}
-    for i, kept in enumerate(results[outputs:], start=outputs):
+    held: list[Any] = results[:outputs]
+    for kept in results[outputs:]:
+        held.append(kept)
         if not isinstance(kept, fx.Node) or (given := read.get(kept.name)) is None:
             continue
         base = _base(kept)
         if base.op == "placeholder" or base in callers:
             continue
-        if not _worth(kept) or _of_fewer(base) or _is_exponent(given):
+        value = given.meta["val"]
+        if not _worth(kept, options.saved_from, types) or _of_fewer(base) or _is_exponent(given):
             continue
         with forward.graph.inserting_before(node):
-            small = _narrow(kept, dtype)
-        users, value = list(given.users), given.meta["val"]
-        given.meta = {**given.meta, "val": small.meta["val"]}
-        with backward.graph.inserting_before(next(iter(_body(backward)))):
-            again = call(backward.graph, aten._to_copy.default, given, dtype=value.dtype)
+            factor = _factor(kept, dtype) if scaled else None
+            held[-1] = _narrow(kept, dtype, factor)
+        users = list(given.users)
+        given.meta = {**given.meta, "val": held[-1].meta["val"]}
+        first = next(iter(_body(backward)))
+        if factor is not None:
+            held.append(factor)
+            with backward.graph.inserting_after(given):
+                factor = backward.graph.placeholder(f"{given.name}_factor")
+            factor.meta["val"] = held[-1].meta["val"]
+        with backward.graph.inserting_before(first):
+            again = _widened(given, value.dtype, factor)
         for user in users:
             user.replace_input_with(given, again)
-        results[i] = small
-    node.args = (tuple(results),)
+    node.args = (tuple(held),)
     for module in (forward, backward):
         module.recompile()
 
 
-def _narrow(x: fx.Node, dtype: Any) -> fx.Node:
+def _factor(x: fx.Node, dtype: torch.dtype) -> fx.Node:
+    """Of each group, the fewest last dimensions that have enough elements, in f32."""
+    sizes = x.meta["val"].shape
+    dims = [len(sizes) - 1]
+    while dims[0] and math.prod(sizes[dims[0] :]) < _GROUP:
+        if math.prod(sizes[dims[0] - 1 :]) > _MOST:
+            break
+        dims.insert(0, dims[0] - 1)
+    largest = call(x.graph, aten.amax.default, call(x.graph, aten.abs.default, x), dims, True)
+    wide = call(x.graph, aten._to_copy.default, largest, dtype=torch.float32)
+    finite = call(x.graph, aten.clamp.default, wide, _TINY, torch.finfo(torch.float32).max)
+    return call(x.graph, aten.mul.Tensor, finite, 1 / torch.finfo(dtype).max)
+
+
+def _widened(x: fx.Node, dtype: torch.dtype, factor: fx.Node | None) -> fx.Node:
+    """What was narrowed as it was before."""
+    if factor is None:
+        return call(x.graph, aten._to_copy.default, x, dtype=dtype)
+    wide = call(x.graph, aten._to_copy.default, x, dtype=torch.float32)
+    return call(
+        x.graph, aten._to_copy.default, call(x.graph, aten.mul.Tensor, wide, factor), dtype=dtype
+    )
+
+
+def _narrow(x: fx.Node, dtype: Any, factor: fx.Node | None) -> fx.Node:
     """A float tensor in 8 bits."""
     largest = torch.finfo(dtype).max
+    if factor is not None:
+        x = call(x.graph, aten.div.Tensor, x, factor)
     clamped = call(x.graph, aten.clamp.default, x, -largest, largest)
     return call(x.graph, aten._to_copy.default, clamped, dtype=dtype)
 
@@ -82,12 +123,12 @@ def _body(module: fx.GraphModule) -> list[fx.Node]:
     return [n for n in module.graph.nodes if n.op != "placeholder"]
 
 
-def _worth(node: fx.Node) -> bool:
+def _worth(node: fx.Node, least: int, types: Set[torch.dtype]) -> bool:
     value = node.meta.get("val")
-    if not isinstance(value, Tensor) or value.dtype not in _WIDE:
+    if not isinstance(value, Tensor) or value.dtype not in types or not value.dim():
         return False
     elements = value.numel()
-    return isinstance(elements, int) and elements * value.element_size() >= LEAST
+    return isinstance(elements, int) and elements * value.element_size() >= least
 
 
 def _of_fewer(node: fx.Node) -> bool:

@@ -24,8 +24,13 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "random": ("fast", "eager"),
     "tune_at": ("compile", "first_call"),
     "tune": ("auto", "off", "max"),
-    "saved": ("exact", "float8_e5m2", "float8_e4m3fn"),
+    "saved": (
+        *("exact", "float8_e5m2", "float8_e4m3fn"),
+        *("scaled_float8_e5m2", "scaled_float8_e4m3fn"),
+    ),
 }
+
+WIDE = ("float32", "bfloat16", "float16")
 
 # The emitter by the launches of an `FxBackend`.
 _FORMS = {"hop": "hop", "direct": "fx"}
@@ -93,9 +98,12 @@ class Options(Settings):
     tune_at: what kernels are measured on: with `compile`, tensors that are made up; with
         `first_call`, what the first call is given, in place (`torch.compile`: a graph is compiled
         when it is first called), and tensors that are made up for what it computes.
-    saved: what training keeps between forward and backward: `exact`, or floats of 64
-        KiB and more as 8-bit floats, which takes a half or a quarter, and makes gradients of
-        parameters as coarse; results, inputs and parameters are as they are."""
+    saved: what training keeps between forward and backward: `exact`, or floats as 8-bit floats,
+        which takes a half or a quarter, and makes gradients of parameters as coarse; results,
+        inputs and parameters are as they are. `scaled_`: by factors of rows, of which none is then
+        out of the range of the type.
+    saved_from: bytes from which on a tensor is kept as `saved` says.
+    saved_of: types of floats that are."""
 
     cpu_kernels: str = "auto"
     fuse: bool = True
@@ -104,6 +112,8 @@ class Options(Settings):
     random: str = "fast"
     nan_asserts: bool = False
     saved: str = "exact"
+    saved_from: int = 1 << 16
+    saved_of: tuple[str, ...] = WIDE
     not_captured: tuple[str, ...] = ()
     fx_backend: type[FxBackend] | None = None
 
@@ -138,13 +148,19 @@ class Options(Settings):
                 "  why:   Triton's operator launches Triton kernels\n"
                 "  to do: leave one of them out"
             )
+        types = self.saved_of
+        if not isinstance(types, list | tuple) or not set(types) <= set(WIDE):
+            raise UnknownOption(
+                f"option saved_of={types!r} is not known\n  expected: of {', '.join(WIDE)}"
+            )
+        object.__setattr__(self, "saved_of", tuple(types))
         names = self.not_captured
         if not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names):
             raise UnknownOption(
                 f"option not_captured={names!r} is not known\n  expected: names of operators"
             )
         object.__setattr__(self, "not_captured", tuple(names))
-        for name in ("jobs", "num_splits"):
+        for name in ("jobs", "num_splits", "saved_from"):
             number = getattr(self, name)
             if not isinstance(number, int) or isinstance(number, bool) or number < 0:
                 raise UnknownOption(

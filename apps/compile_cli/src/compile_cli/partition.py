@@ -106,7 +106,7 @@ def partition(
     for graph in graphs:
         _tell_draws(graph.graph)
     if options.saved != "exact":
-        narrow_saved(*graphs, more["num_fwd_outputs"], getattr(torch, options.saved))
+        narrow_saved(*graphs, more["num_fwd_outputs"], options)
     for graph, first in zip(graphs, (more["num_fwd_outputs"], 0), strict=True):
         one_result(graph.graph, first)
     graphs[0].meta[SAVED] = more["num_fwd_outputs"]
