@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from loop_ir.fusion.fold_totals import FoldTotals
-from loop_ir.fusion.fuse_kernels import FuseEpilogues, FuseKernels, FusePrologues
+from loop_ir.fusion.fuse_kernels import FuseKernels, FuseMatmuls
 from loop_ir.fusion.join_numbers import JoinNumbers
 from loop_ir.fusion.mix_orders import MixOrders
 from loop_ir.fusion.naming import fused_name
@@ -16,18 +16,17 @@ from loop_ir.fusion.store_parts import StoreParts
 from loop_ir.ir.analysis import bytes_moved, node_name
 from loop_ir.ir.nodes import Graph, Kernel, Matmul, Node
 from loop_ir.ir.renaming import renumber
-from loop_ir.passes.base import Pass, run_and_report
-from loop_ir.passes.cse import Cse
-from loop_ir.passes.cut_axes import CutAxes
+from loop_ir.passes import sum_one_hot, unroll_short_axes
+from loop_ir.passes.base import EachKernel, Pass, run_and_report
+from loop_ir.passes.cse import eliminate
+from loop_ir.passes.cut_axes import cut
 from loop_ir.passes.dead_code import DeadCode
-from loop_ir.passes.drop_round_casts import DropRoundCasts
-from loop_ir.passes.fold_tests import FoldTests
-from loop_ir.passes.merge_axes import MergeAxes
-from loop_ir.passes.order_axes import OrderAxes
+from loop_ir.passes.drop_round_casts import drop
+from loop_ir.passes.fold_tests import fold
+from loop_ir.passes.merge_axes import merge
+from loop_ir.passes.order_axes import order
 from loop_ir.passes.read_written import ReadWritten
-from loop_ir.passes.simplify_indices import SimplifyIndices
-from loop_ir.passes.sum_one_hot import SumOneHot
-from loop_ir.passes.unroll_short_axes import UnrollShortAxes
+from loop_ir.passes.simplify_indices import simplify
 from loop_ir.passes.unroll_short_rows import UnrollShortRows
 from loop_ir.splitting.separable_windows import SeparableWindows
 from loop_ir.splitting.split_reductions import SplitReductions
@@ -90,32 +89,33 @@ def fuse_with_report(
     """`fuse`, and what was fused, with the bytes moved before and after.
 
     `on_pass(name, graph)` sees the graph after every pass; `check` verifies it there."""
-    before: list[Pass] = [DeadCode(), UnrollShortRows(1), SimplifyIndices(), Cse()]
+    simplified, once = EachKernel(simplify, "all"), EachKernel(eliminate, "all")
+    before: list[Pass] = [DeadCode(), UnrollShortRows(1), simplified, once]
     middle: list[Pass] = [FuseKernels(options)]
     if options.horizontal:
         middle.append(NestTotals(options))
     if options.epilogue:
-        middle.append(FuseEpilogues(options))
+        middle.append(FuseMatmuls("epilogues", options))
     if options.prologue:
-        middle.append(FusePrologues(options))
+        middle.append(FuseMatmuls("prologues", options))
     if options.drop_round_casts:
-        middle.append(DropRoundCasts())
+        middle.append(EachKernel(drop, "all"))
     if options.split:
         middle.append(SeparableWindows())
     after: list[Pass] = [
-        FoldTests(),
+        EachKernel(fold),
         UnrollShortRows(picked=32, uneven=12),
-        SimplifyIndices(),
-        Cse(),
-        SumOneHot(),
+        simplified,
+        once,
+        EachKernel(sum_one_hot.rewrite),
         ReadWritten(),
         DeadCode(),
         StoreParts(),
         UnrollShortRows(stores=True),
-        CutAxes(),
-        OrderAxes(),
-        UnrollShortAxes(),
-        MergeAxes(),
+        EachKernel(cut, "none"),
+        EachKernel(order),
+        EachKernel(unroll_short_axes.rewrite, "none"),
+        EachKernel(merge),
         Rename(),
     ]
     if options.split:

@@ -1,6 +1,7 @@
 """Fusion of kernels with each other and with matmuls."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from loop_ir.fusion.options import FuseOptions
 from loop_ir.fusion.scheduler import Scheduler
@@ -39,28 +40,20 @@ class FuseKernels:
 
 
 @dataclass(frozen=True)
-class FuseEpilogues:
-    """Pointwise kernels into the matmuls whose result only they read."""
+class FuseMatmuls:
+    """Pointwise kernels into the matmuls whose result only they read (epilogues), or cheap ones
+    into those that alone read what they make (prologues)."""
 
+    kind: Literal["epilogues", "prologues"]
     options: FuseOptions = field(default_factory=FuseOptions)
-    name = "fuse_epilogues"
+
+    @property
+    def name(self) -> str:
+        """Which of both it is."""
+        return f"fuse_{self.kind}"
 
     def run(self, graph: Graph) -> Decided[Graph]:
-        """The graph with epilogues in its matmuls, and each `Fusion`."""
+        """The graph with kernels in its matmuls, and each `Fusion`."""
         scheduler = Scheduler(graph, self.options)
-        scheduler.run_epilogues()
-        return scheduler.decided()
-
-
-@dataclass(frozen=True)
-class FusePrologues:
-    """Cheap pointwise kernels into the matmuls that alone read what they make."""
-
-    options: FuseOptions = field(default_factory=FuseOptions)
-    name = "fuse_prologues"
-
-    def run(self, graph: Graph) -> Decided[Graph]:
-        """The graph with prologues in its matmuls, and each `Fusion`."""
-        scheduler = Scheduler(graph, self.options)
-        scheduler.run_prologues()
+        scheduler.run_epilogues() if self.kind == "epilogues" else scheduler.run_prologues()
         return scheduler.decided()

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
+from typing import Literal, TypeAlias
 
 import sympy
 
@@ -14,30 +15,24 @@ from loop_ir.ir.nodes import Graph, Indirect, Kernel, Matmul, Node, Stmt
 from symexpr import free_symbols
 
 Substitution = tuple[tuple[sympy.Symbol, sympy.Expr], ...]
+OfMatmuls: TypeAlias = Literal["none", "prologues", "all"]
 RangeItems = tuple[tuple[sympy.Symbol, tuple[int | None, int | None]], ...]
 
 
-def map_kernels(graph: Graph, rewrite: Callable[[Kernel], Kernel]) -> Graph:
-    """The graph with `rewrite` applied to its kernels and prologues (not to epilogues, whose axes
-    are those of their matmul): once to alike ones. It asks for no names."""
-    return _map_kernels(graph, rewrite, epilogues=False)
-
-
-def map_all_kernels(graph: Graph, rewrite: Callable[[Kernel], Kernel]) -> Graph:
-    """The graph with `rewrite` applied to its kernels, prologues and epilogues: as above."""
-    return _map_kernels(graph, rewrite, epilogues=True)
-
-
-def _map_kernels(graph: Graph, rewrite: Callable[[Kernel], Kernel], epilogues: bool) -> Graph:
+def map_kernels(
+    graph: Graph, rewrite: Callable[[Kernel], Kernel], of_matmuls: OfMatmuls = "prologues"
+) -> Graph:
+    """The graph with `rewrite`, which asks for no names, applied to its kernels, once to alike
+    ones. of_matmuls: and to which of those of matmuls (an epilogue's axes are its matmul's)."""
     alike = Alike()
 
     def one(kernel: Kernel) -> Kernel:
         return alike.once("", (kernel,), lambda: rewrite(kernel))
 
     def node(n: Node) -> Node:
-        if epilogues and isinstance(n, Matmul) and n.epilogue is not None:
+        if isinstance(n, Matmul) and n.epilogue is not None and of_matmuls == "all":
             n = replace(n, epilogue=one(n.epilogue))
-        if isinstance(n, Matmul) and n.prologues:
+        if isinstance(n, Matmul) and n.prologues and of_matmuls != "none":
             return n.map_prologues(lambda kernel, _: one(kernel))
         return one(n) if isinstance(n, Kernel) else n
 

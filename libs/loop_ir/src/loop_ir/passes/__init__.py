@@ -1,4 +1,5 @@
-"""Passes that rewrite one kernel at a time, one a file: frozen dataclasses with `run(graph)`."""
+"""Passes that rewrite one kernel at a time, one a file: functions of a kernel
+(`EachKernel`), or frozen dataclasses with `run(graph)`."""
 
 from loop_ir.passes.base import Pass, run_passes
 from loop_ir.passes.cse import eliminate

@@ -1,13 +1,33 @@
 """What a pass over graphs is, and how passes run."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import tensor_ir
-from loop_ir.ir.nodes import Graph
+from loop_ir.ir.nodes import Graph, Kernel
+from loop_ir.ir.rewrite import OfMatmuls, map_kernels
 from loop_ir.ir.verify import Checked, verify
 
 Pass: TypeAlias = tensor_ir.Pass[Graph]
+
+
+@dataclass(frozen=True)
+class EachKernel:
+    """A pass that rewrites kernels, and those of matmuls, as `map_kernels` does. It is called as
+    the file is in which `rewrite` stands."""
+
+    rewrite: Callable[[Kernel], Kernel]
+    of_matmuls: OfMatmuls = "prologues"
+
+    @property
+    def name(self) -> str:
+        """The last part of the module's name."""
+        return self.rewrite.__module__.rpartition(".")[2]
+
+    def run(self, graph: Graph) -> Graph:
+        """The graph with its kernels rewritten."""
+        return map_kernels(graph, self.rewrite, self.of_matmuls)
 
 
 def run_passes(

@@ -2,29 +2,19 @@
 
 from collections import Counter
 from collections.abc import Hashable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 from loop_ir.ir import nodes as ir
 from loop_ir.ir.names import Name, renamed, results, statements
-from loop_ir.ir.rewrite import map_all_kernels
 
 _COMMUTATIVE = frozenset(("add", "mul", "maximum", "minimum", "eq", "ne", "and", "or", "xor"))
 
 
-@dataclass(frozen=True)
-class Cse:
-    """`a = f(x); b = f(x) -> a = f(x)` with b renamed to a, when both run over the same inner
-    axes (or the first runs once). Loads of a buffer that the kernel stores to are left alone."""
-
-    name = "cse"
-
-    def run(self, graph: ir.Graph) -> ir.Graph:
-        """The graph with the values of every kernel computed once."""
-        return map_all_kernels(graph, eliminate)
-
-
 def eliminate(kernel: ir.Kernel, in_order: bool = False) -> ir.Kernel:
-    """The kernel with each value computed once.
+    """The kernel with each value computed once:
+
+    `a = f(x); b = f(x) -> a = f(x)` with b renamed to a, when both run over the same inner axes (or
+    the first runs once). Loads of a buffer that the kernel stores to are left alone.
 
     in_order: for a code generator, which writes statements as they stand. Then loads of a buffer
     count as the same until something is stored to it, `store x[i] = a; b = load x[i]` gives a for

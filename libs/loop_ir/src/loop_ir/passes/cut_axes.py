@@ -1,12 +1,12 @@
 """Cuts axes in two where that shows that a tensor is read across the other part."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import sympy
 
 from loop_ir.ir.affine import quotient
 from loop_ir.ir.names import expression, statements, symbol_names
-from loop_ir.ir.nodes import Axis, Graph, Kernel, Load, Store
+from loop_ir.ir.nodes import Axis, Kernel, Load, Store
 from loop_ir.ir.renaming import fresh_symbols
 from loop_ir.ir.rewrite import ranges_of, substitute_axes
 from loop_ir.ir.strides import across, step
@@ -17,24 +17,12 @@ from symexpr import FloorDiv
 _NARROW = 16
 
 
-@dataclass(frozen=True)
-class CutAxes:
+def cut(kernel: Kernel) -> Kernel:
     """`y[i0] = x[2000*(i0 % 128) + i0//128], i0 < 256000
      -> y[128*i0 + i1] = x[2000*i1 + i0], i0 < 2000, i1 < 128`: windows that are added to a line, a
     quotient and a remainder of one axis. Tiles then read along the one and write along the other.
-    An axis is left where tiles would serve no access."""
-
-    name = "cut_axes"
-
-    def run(self, graph: Graph) -> Graph:
-        """The graph with axes cut that tensors are read across."""
-        nodes = (cut(n) if isinstance(n, Kernel) else n for n in graph.nodes)
-        return replace(graph, nodes=tuple(nodes))
-
-
-def cut(kernel: Kernel) -> Kernel:
-    """The kernel with one axis cut, if each point then has its own place in a tensor that is read
-    or written across the last one."""
+    An axis is left where tiles would serve no access: each point is to have its own place in a
+    tensor that is read or written across the last one."""
     if any(p.axes for p in kernel.phases) or across(kernel) is not None:
         return kernel
     for axis, length in _quotients(kernel):

@@ -1,12 +1,12 @@
 """Keeps the wide value where a fused kernel would round it and widen it again."""
 
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from loop_ir.ir.analysis import reaching_steps
 from loop_ir.ir.names import defined_values, renamed, statements
-from loop_ir.ir.nodes import Compute, Const, Graph, Kernel, Load, Reduce, Stmt, Store
-from loop_ir.ir.rewrite import map_all_kernels, map_statements
+from loop_ir.ir.nodes import Compute, Const, Kernel, Load, Reduce, Stmt, Store
+from loop_ir.ir.rewrite import map_statements
 from tensor_ir import DType
 
 _NARROW = frozenset((DType.bf16, DType.f16))
@@ -15,8 +15,7 @@ _CHOOSING = frozenset(("abs", "neg", "maximum", "minimum", "max", "min"))
 _CHOOSING |= {"round", "floor", "ceil", "trunc"}
 
 
-@dataclass(frozen=True)
-class DropRoundCasts:
+def drop(kernel: Kernel) -> Kernel:
     """`cast(cast(x: f32) : bf16 or f16) : f32 -> x`.
 
     The value is closer to the exact one than eager's, which rounds whenever it stores; a stored
@@ -28,16 +27,6 @@ class DropRoundCasts:
     the difference is 0, and the rounding alone, by 1 / std, would be a large number. A `narrow`
     stays everywhere. A cast that rounds nothing is dropped everywhere: of the largest |x| of a row
     of bf16, of what is rounded to an integer, and clamped to numbers of the type."""
-
-    name = "drop_round_casts"
-
-    def run(self, graph: Graph) -> Graph:
-        """The graph without roundings between the operations of a kernel."""
-        return map_all_kernels(graph, drop)
-
-
-def drop(kernel: Kernel) -> Kernel:
-    """The kernel without roundings between its operations."""
     types: dict[str, DType] = {}
     narrowed: dict[str, str] = {}
     names: dict[str, str] = {}

@@ -7,8 +7,8 @@ import sympy
 
 import symexpr
 from loop_ir.ir.names import Name, renamed
-from loop_ir.ir.nodes import Compute, Const, Graph, Index, Kernel, Load, Stmt, Store
-from loop_ir.ir.rewrite import map_kernels, ranges_of, simplify_with
+from loop_ir.ir.nodes import Compute, Const, Index, Kernel, Load, Stmt, Store
+from loop_ir.ir.rewrite import ranges_of, simplify_with
 from loop_ir.passes.dead_code import drop_dead_statements
 from tensor_ir import DType
 
@@ -17,16 +17,6 @@ _TESTS = ("lt", "le", "gt", "ge", "eq", "ne")
 _SIGNED = (DType.i32, DType.i64)
 # Integers that f32 holds.
 _EXACT = 1 << 24
-
-
-class FoldTests:
-    """`fold` of each kernel: what was inlined at one place of an axis tests a number."""
-
-    name = "fold_tests"
-
-    def run(self, graph: Graph) -> Graph:
-        """The graph without tests that always come out alike."""
-        return map_kernels(graph, fold)
 
 
 def fold(kernel: Kernel) -> Kernel:

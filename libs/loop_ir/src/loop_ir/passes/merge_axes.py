@@ -1,31 +1,20 @@
 """Turns adjacent axes that every index walks as one into one axis."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import sympy
 
 from loop_ir.ir.affine import linear, product, same
 from loop_ir.ir.analysis import inner_axes
 from loop_ir.ir.names import expression, statements
-from loop_ir.ir.nodes import Axis, Graph, Kernel
-from loop_ir.ir.rewrite import map_kernels, rename_symbols
-
-
-@dataclass(frozen=True)
-class MergeAxes:
-    """`x[768*i0 + i1], i0 < 64, i1 < 768 -> x[i0], i0 < 49152`, when in every index of the kernel
-    the outer axis has the coefficient of the inner one times its extent. Axes of extent 1 go.
-    Inner axes merge likewise, if all phases share them. Epilogues keep the axes of their matmul."""
-
-    name = "merge_axes"
-
-    def run(self, graph: Graph) -> Graph:
-        """The graph with the axes of its kernels merged."""
-        return map_kernels(graph, merge)
+from loop_ir.ir.nodes import Axis, Kernel
+from loop_ir.ir.rewrite import rename_symbols
 
 
 def merge(kernel: Kernel) -> Kernel:
-    """The kernel with axes merged, and named in order."""
+    """`x[768*i0 + i1], i0 < 64, i1 < 768 -> x[i0], i0 < 49152`, when in every index of the kernel
+    the outer axis has the coefficient of the inner one times its extent. Axes of extent 1 go.
+    Inner axes merge likewise, if all phases share them. Axes are named in order."""
     out = _drop_unit_axes(kernel)
     out, axes = _merge(out, out.axes)
     out = replace(out, axes=axes)

@@ -2,15 +2,14 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import sympy
 
 from loop_ir.ir.affine import linear
 from loop_ir.ir.analysis import inner_axes
 from loop_ir.ir.names import statements
-from loop_ir.ir.nodes import Axis, Graph, Kernel, Load, Reduce, Scan, Stmt, Store
-from loop_ir.ir.rewrite import map_kernels
+from loop_ir.ir.nodes import Axis, Kernel, Load, Reduce, Scan, Stmt, Store
 from loop_ir.ir.strides import step
 from loop_ir.passes.merge_axes import rename_axes
 from symexpr import symbol
@@ -23,23 +22,12 @@ _INNER = 1024
 _STORED = 4
 
 
-@dataclass(frozen=True)
-class OrderAxes:
+def order(kernel: Kernel) -> Kernel:
     """`y[96*i1 + i0], i0 < 96, i1 < 3136 -> y[96*i0 + i1], i0 < 3136, i1 < 96`: the axis of the
     smallest stride is the innermost, as `y`'s bytes (and those of everything laid out like it)
     outweigh the others'. Points of parallel axes may run in any order, and those of inner axes that
     all phases share, too, unless a reduction counts them (argmax). Only accesses that differ along
-    every axis vote; stores decide a draw. Epilogues keep the axes of their matmul."""
-
-    name = "order_axes"
-
-    def run(self, graph: Graph) -> Graph:
-        """The graph with the axes of its kernels in order."""
-        return map_kernels(graph, order)
-
-
-def order(kernel: Kernel) -> Kernel:
-    """The kernel with its axes in the order of the memory that it walks."""
+    every axis vote; stores decide a draw."""
     out = kernel
     ordered = _ordered(kernel, kernel.axes)
     if ordered is not None:

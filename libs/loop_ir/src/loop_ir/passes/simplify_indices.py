@@ -1,7 +1,7 @@
 """Simplifies indices with what is known of axes and sizes."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import sympy
 
@@ -9,11 +9,10 @@ import symexpr
 from loop_ir.ir.affine import nonnegative_over, substitute
 from loop_ir.ir.analysis import lows_of
 from loop_ir.ir.names import defined_values, expression, map_expressions, statements
-from loop_ir.ir.nodes import Compute, Const, Graph, Index, Indirect, Kernel, Stmt
+from loop_ir.ir.nodes import Compute, Const, Index, Indirect, Kernel, Stmt
 from loop_ir.ir.rewrite import (
     RangeItems,
     has_functions,
-    map_all_kernels,
     map_statements,
     ranges_of,
     simplify_with,
@@ -37,24 +36,13 @@ _ARITHMETIC: dict[str, Callable[..., sympy.Expr]] = {
 }
 
 
-@dataclass(frozen=True)
-class SimplifyIndices:
+def simplify(kernel: Kernel) -> Kernel:
     """`x[64*FloorDiv(i0, 64) + Mod(i0, 64)] -> x[i0]`, and whatever else `symexpr.simplify`
     proves from the ranges of axes, sizes and indirect symbols.
 
     `v = index e; t = indirect v < n; x[t]  ->  x[e]`, when 0 <= e < n everywhere; `e` may be
     reached through integer arithmetic (`v = index i; w = fmod(add(v, 3), 56)`: a rolled tensor;
     `minimum(abs(sub(i, j)), 127)`: a distance that is cut off)."""
-
-    name = "simplify_indices"
-
-    def run(self, graph: Graph) -> Graph:
-        """The graph with the indices of every kernel simplified."""
-        return map_all_kernels(graph, simplify)
-
-
-def simplify(kernel: Kernel) -> Kernel:
-    """The kernel with its indices simplified."""
     kernel = _direct(kernel)
     exprs = [e for e in map(expression, statements(kernel)) if e is not None]
     if not any(map(has_functions, exprs)):

@@ -1,32 +1,20 @@
 """Sums over rows of which one element differs from all others."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from loop_ir.ir.analysis import inner_axes, scans
 from loop_ir.ir.body import Body, fresh_values
 from loop_ir.ir.names import Name, defined_values, varying
-from loop_ir.ir.nodes import Axis, Compute, Graph, Index, Indirect, Kernel, Reduce, Stmt, Store
-from loop_ir.ir.rewrite import map_kernels
+from loop_ir.ir.nodes import Axis, Compute, Index, Indirect, Kernel, Reduce, Stmt, Store
 from loop_ir.ir.staging import Item, items_of, stage
 from tensor_ir import DType
 
 
-@dataclass(frozen=True)
-class SumOneHot:
+def rewrite(kernel: Kernel) -> Kernel:
     """`sum over r0 < n of f(r0 == t) -> f(true) + (n - 1) * f(false)` where `0 <= t < n`, else
     `n * f(false)`, when f depends on r0 by that comparison alone (the gradient of a picked element,
     as of a cross entropy). The row is not walked over for it."""
-
-    name = "sum_one_hot"
-
-    def run(self, graph: Graph) -> Graph:
-        """The graph without reductions of rows in which one element differs."""
-        return map_kernels(graph, rewrite)
-
-
-def rewrite(kernel: Kernel) -> Kernel:
-    """The kernel without reductions of rows in which one element differs."""
     inner = inner_axes(kernel)
     if not inner or len(inner) != 1 or scans(kernel):
         return kernel

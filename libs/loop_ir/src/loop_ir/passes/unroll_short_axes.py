@@ -1,7 +1,7 @@
 """Axes of a few points whose neighbours share lines of memory or what is computed, written out."""
 
 from collections.abc import Iterator, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import sympy
@@ -20,7 +20,8 @@ from loop_ir.passes.simplify_indices import simplify
 
 # Elements that neighbours along the last axis are apart, where they still share lines.
 _NEAR = 16
-# Points of the last axis that are worth it.
+# Points of an axis that is written out, and of the last axis if that is worth it.
+_MOST = 4
 _LONG = 8
 # Statements of a kernel in the end, and of one that reduces.
 _MOST_STATEMENTS, _MOST_OF_ROWS = 64, 200
@@ -32,36 +33,25 @@ _HALVES = 3
 _PICKED = 4
 
 
-@dataclass(frozen=True)
-class UnrollShortAxes:
+def rewrite(kernel: ir.Kernel) -> ir.Kernel:
     """`i0 < 3, i1 < 4096: y[i0*4096 + i1] = x[3*i1 + i0]`
      -> `i0 < 4096: y[i0] = x[3*i0]; y[i0 + 4096] = x[3*i0 + 1]; y[i0 + 8192] = x[3*i0 + 2]`
 
-    in pointwise kernels, where the axis is not the last one and has `most` points at most, and what
-    is stored lies side by side along the last one. Points along the axis read the lines that others
-    read, far from them: images whose channels come last, patches, every second pixel.
+    in pointwise kernels, where the axis is not the last one and has few points, and what is stored
+    lies side by side along the last one. Points along the axis read the lines that others read, far
+    from them: images whose channels come last, patches, every second pixel.
 
     `i0 < 3: over r0: s = reduce sum(f(r0) * x[3*r0 + i0])` -> `over r0: t = f(r0); s = ..; s1 = ..`
 
     in kernels that reduce, where most of what they compute of an element is the same for all points
-    of the axis (coordinates by weights of all pairs)."""
+    of the axis (coordinates by weights of all pairs).
 
-    name = "unroll_short_axes"
-    most: int = 4
-
-    def run(self, graph: ir.Graph) -> ir.Graph:
-        """The graph without such axes."""
-        nodes = (rewrite(n, self.most) if isinstance(n, ir.Kernel) else n for n in graph.nodes)
-        return replace(graph, nodes=tuple(nodes))
-
-
-def rewrite(kernel: ir.Kernel, most: int = 4) -> ir.Kernel:
-    """The kernel without such axes. Without one, those behind it have other names."""
+    Without an axis, those behind it have other names."""
     kept = 0
     while kept < len(kernel.axes):
         axis = kernel.axes[kept]
         apart = None
-        if axis.extent.is_Integer and 1 < axis.extent <= most:
+        if axis.extent.is_Integer and 1 < axis.extent <= _MOST:
             between = axis != kernel.axes[-1] and _interleaves(kernel, axis)
             apart = _unrolled(kernel, axis) if between or _repeats(kernel, axis) else None
         kernel, kept = (kernel, kept + 1) if apart is None else (apart, kept)
