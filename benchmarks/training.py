@@ -7,11 +7,12 @@
 A step is forward, loss and backward, of f32 weights under autocast to bf16 (Llama: bf16 weights),
 dropout on; steps of optimizers are rows of their own. Each backend of a model has a process of its
 own, so that peak memory (of torch's allocator, weights and gradients included) is its own. They
-compile side by side, `--processes` at a time, but take turns on the GPU, for first steps and to
-measure kernels, so that one at a time has a step's memory. Seconds of first calls are without what
-was waited for a turn, but cores are shared: `--processes 1` is what they are to be compared in.
-Then each measures alone, the backends of a model in turns: medians of the milliseconds of a step,
-of a few in a row. `--backends eager "compile_cli saved=float8_e5m2"` sets options of a backend.
+compile side by side, `--processes` at a time, of as many models, but take turns on the GPU, for
+first steps and to measure kernels, so that one at a time has a step's memory. Seconds of first
+calls are without what was waited for a turn, but cores are shared: `--processes 1` is what they are
+to be compared in. Then each measures alone, the backends of a model in turns: medians of the
+milliseconds of a step, of a few in a row. `--backends eager "compile_cli saved=float8_e5m2"` sets
+options of a backend.
 
 `--kernels N` prints what a step launches, by the profiler: how much time is in whose kernels, and
 the N kernels whose times differ most between ours and Inductor.
@@ -45,6 +46,7 @@ CACHES = ("COMPILE_CLI_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
 STEPS = 3  # in a row, between two events
 TURNS = 3  # of each backend of a model
 RESERVE, LESS = 4.0, 1.0  # seconds that the measuring of a model's row takes, and an optimizer's
+LARGE = 2 << 30  # bytes that a process does not keep while others run
 THREADS = 4  # of torch on the CPU, in each process
 PROFILE = "profile"  # in place of a number of repeats
 FORK = multiprocessing.get_context("fork")
@@ -73,11 +75,16 @@ class Turn:
 
     def take(self, *_: Any) -> None:
         begin = time.perf_counter()
-        fcntl.flock(self.file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            drop_unused(0)
+            fcntl.flock(self.file, fcntl.LOCK_EX)
         self.held = True
         self.waited += time.perf_counter() - begin
 
     def give(self, *_: Any) -> None:
+        drop_unused(LARGE)
         self.held = False
         fcntl.flock(self.file, fcntl.LOCK_UN)
 
@@ -95,6 +102,14 @@ class Turn:
                 self.give()
 
         setattr(owner, name, waiting)
+
+
+def drop_unused(least: int) -> None:
+    """What torch's allocator holds that no tensor uses is given back, if it holds so much."""
+    import torch
+
+    if torch.cuda.is_initialized() and torch.cuda.memory_reserved() > least:
+        torch.cuda.empty_cache()
 
 
 class Step:
@@ -197,8 +212,7 @@ def worker(asked: Connection, name: str, backend: str, options: argparse.Namespa
         asked.send({"failed": f"{type(error).__name__}: {lines[0]}"[:300]})
         os._exit(1)
     step.rest()
-    if gpu:
-        torch.cuda.empty_cache()
+    drop_unused(0)
     callback_handler.clear()
     turn.give()
     asked.send(row)
@@ -212,8 +226,7 @@ def worker(asked: Connection, name: str, backend: str, options: argparse.Namespa
         times = [milliseconds(step.run, gpu) for _ in range(repeats)]
         peak = torch.cuda.max_memory_allocated() / 2**20 if gpu else math.nan
         step.rest()
-        if gpu:
-            torch.cuda.empty_cache()
+        drop_unused(0)
         asked.send({"times": times, "peak": peak})
     os._exit(0)  # compile workers are not waited for
 
@@ -321,6 +334,31 @@ def compiled(names: list[str], options: argparse.Namespace, until: float) -> lis
     return done
 
 
+def measured(
+    name: str, workers: list[Worker], options: argparse.Namespace, rate: float, until: float
+) -> dict[str, dict[str, Any]]:
+    """The rows of a model, whose processes end."""
+    from training_models import MOVED
+
+    workers = sorted(workers, key=lambda w: options.backends.index(w.key[1]))
+    for w in workers * TURNS:
+        if "failed" not in w.row and time.time() < until:
+            w.measure(max(1, options.repeats // TURNS))
+    late = {"failed": "no time was left for it"}
+    found = {b: dict(late) for b in options.backends}
+    for w in workers:
+        if options.kernels and "times" in w.row:
+            w.profile()
+        w.process.kill()
+        if times := w.row.get("times"):
+            w.row["ms"] = statistics.median(times)
+            if name in MOVED:
+                w.row["of_copy"] = MOVED[name] / rate / w.row["ms"]
+        found[w.key[1]] = w.row if times or "failed" in w.row else w.row | late
+    check(found)
+    return found
+
+
 def check(rows: dict[str, dict[str, Any]]) -> None:
     """A row whose loss or gradients are not near eager's has failed."""
     for row in rows.values():
@@ -404,7 +442,7 @@ def import_models(names: list[str]) -> None:
 
 
 def main() -> int:
-    from training_models import MODELS, MOVED, OPTIMIZERS
+    from training_models import MODELS, OPTIMIZERS
     from training_others import OTHERS
 
     names = [*MODELS, *OPTIMIZERS]
@@ -432,39 +470,27 @@ def main() -> int:
         os.environ |= {v: f"{folder}/{v.lower()}" for v in CACHES}
         threads = max(2, 2 * (os.cpu_count() or 1) // options.processes)
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(threads))
-        workers = compiled(options.only, options, until)
         print(f"first calls {options.processes} at a time")
         print(
             f"{'':18}{'backend':>12}{'step ms':>10}{'speedup':>10}{'peak MiB':>11}{'first s':>10}"
             f"{'loss':>10}{'norm':>12}",
             flush=True,
         )
-        rate = copy_rate() if options.device == "cuda" else math.nan
-        for name in options.only:
-            mine = sorted(
-                (w for w in workers if w.key[0] == name),
-                key=lambda w: options.backends.index(w.key[1]),
-            )
-            for w in mine * TURNS:
-                if "failed" not in w.row and time.time() < until:
-                    w.measure(max(1, options.repeats // TURNS))
-            late = {"failed": "no time was left for it"}
-            found = {b: dict(late) for b in options.backends}
-            for w in mine:
-                if options.kernels and "times" in w.row:
-                    w.profile()
-                w.process.kill()
-                if times := w.row.get("times"):
-                    w.row["ms"] = statistics.median(times)
-                    if name in MOVED:
-                        w.row["of_copy"] = MOVED[name] / rate / w.row["ms"]
-                found[w.key[1]] = w.row if times or "failed" in w.row else w.row | late
-            rows[name] = found
-            check(found)
-            show(name, found)
-            show_kernels(found, options.kernels)
-            if options.out:
-                options.out.write_text(json.dumps(rows, indent=1))
+        rate = math.nan
+        if options.device == "cuda":
+            with FORK.Pool(1) as pool:  # this process itself does not use the GPU
+                rate = pool.apply(copy_rate)
+        many = max(1, options.processes // len(options.backends))
+        for first in range(0, len(options.only), many):
+            names = options.only[first : first + many]
+            workers = compiled(names, options, until)
+            for name in names:
+                mine = [w for w in workers if w.key[0] == name]
+                rows[name] = measured(name, mine, options, rate, until)
+                show(name, rows[name])
+                show_kernels(rows[name], options.kernels)
+                if options.out:
+                    options.out.write_text(json.dumps(rows, indent=1))
     summary(rows)
     return int(any("failed" in row for found in rows.values() for row in found.values()))
 
