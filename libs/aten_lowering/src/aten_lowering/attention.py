@@ -7,7 +7,7 @@ score_mod, mask_mod (graphs of numbers)    ->    kernels over (batch, head, quer
 import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sympy
@@ -25,14 +25,17 @@ from aten_lowering.torch_compat import (
     flex_attention,
     flex_attention_backward,
     vmap_over_scores,
+    zeros_and_scatter,
 )
 from aten_lowering.whole import own_composites
-from loop_ir import Axis, FuseOptions, Graph, Kernel, Load, TensorRef, fuse
+from loop_ir import Axis, FuseOptions, Graph, Kernel, Load, Store, TensorRef, fuse
 from loop_ir.ir import statements
 
 aten = torch.ops.aten
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+# Arguments of functions of scores before what they have captured: the score, and where it is.
+_PLACES = 5
 _FUSE = FuseOptions(epilogue=False, prologue=False, split=False)
 
 Lower = Callable[[fx.GraphModule], Graph]
@@ -52,7 +55,9 @@ class Attention:
     partial, full: kernels over (batch, head, query, key) that read `score` and store one number;
     None: scores stay as they are. partial_gradient, full_gradient: likewise, of `score` and
     `gradient`, the gradient of what became of a score. captured: what else they read, by their
-    names for it. sizes: of blocks, of queries and of keys."""
+    names for it. sizes: of blocks, of queries and of keys. scatters: by the names of results, the
+    gradients of what `full` captured, kernels that read `score` and `gradient`, too, and add to
+    memory of f32 that is zero."""
 
     tensors: Mapping[str, TensorRef]
     scale: float
@@ -62,6 +67,7 @@ class Attention:
     full_gradient: Kernel | None
     captured: Mapping[str, TensorRef]
     sizes: tuple[int, int]
+    scatters: Mapping[str, Kernel] = field(default_factory=dict)
 
     @property
     def is_gradient(self) -> bool:
@@ -104,11 +110,13 @@ def attention(
     tensors |= zip(_BLOCKS, block_mask[2:10], strict=True)
     refs = {name: _broadcast(known[n].ref) for name, n in tensors.items() if n is not None}
     outputs: Any = next(iter(graph.find_nodes(op="output"))).args[0]
-    names = _GIVES[call.target].split()
+    names, wanted = _GIVES[call.target].split(), dict[str, int]()
     for node, result in zip(outputs, results, strict=True):
-        if result is not None:
-            require(node.args[0] is call, "gradients of what score_mod captured")
+        if result is not None and node.args[0] is call:
             refs[names[node.args[1]]] = result.ref
+        elif result is not None:
+            wanted[f"grad_captured{node.args[1]}"] = node.args[1]
+            refs[f"grad_captured{node.args[1]}"] = result.ref
     functions: Any = call.args[3] if at == 4 else call.args[7]
     score, mask = (attribute(part.module, n) for n in (functions, block_mask[-1]))
     fakes, kept, masked = ([*map(_value, nodes)] for nodes in (call.args[:3], captured, masking))
@@ -117,11 +125,17 @@ def attention(
     full = trace.kernel(score, None)
     partial = full if mask is None else trace.kernel(score, mask)
     full_gradient = partial_gradient = None
+    scatters = dict[str, Kernel]()
     if call.target is flex_attention_backward:
         joint: Any = attribute(part.module, call.args[8])
-        full_gradient = partial_gradient = trace.kernel(joint, None, gradient=True)
+        full_gradient = partial_gradient = trace.kernel(joint, None, gradient=0)
         if full_gradient is not None and mask is not None:
-            partial_gradient = trace.kernel(joint, mask, gradient=True)
+            partial_gradient = trace.kernel(joint, mask, gradient=0)
+        for name, number in wanted.items():
+            scatter = trace.kernel(joint, None, gradient=_PLACES + number)
+            require(scatter is not None, "gradients of what score_mod captured")
+            assert scatter is not None
+            scatters[name] = scatter
     return Attention(
         refs,
         scale,
@@ -131,6 +145,7 @@ def attention(
         full_gradient,
         {f"captured{i}": known[n].ref for i, n in enumerate(taken) if _is_tensor(n)},
         block_mask[10:12],
+        scatters,
     )
 
 
@@ -190,43 +205,51 @@ class _Trace:
     masking: Sequence[Any]
     lower: Lower
 
-    def kernel(self, function: Any, mask_mod: Any, gradient: bool = False) -> Kernel | None:
+    def kernel(self, function: Any, mask_mod: Any, gradient: int | None = None) -> Kernel | None:
         """`where(mask_mod(...), function(score, ...), -inf)` at all scores; without a mask_mod what
-        becomes of scores. gradient: the function gives that of a score, given `gradient`, that of
-        what became of it; others are 0. None where nothing does."""
+        becomes of scores. gradient: which of the gradients that the function gives, given
+        `gradient`, that of what became of a score; others are 0. None where nothing does."""
         traced = self.traced(function, mask_mod, gradient)
+        if gradient:
+            _sum_in_f32(traced.graph)
         (output,) = traced.graph.find_nodes(op="output")
         result: Any = output.args[0]
-        while gradient and result.target is aten._to_copy.default:  # they are rounded in any case
-            result = result.args[0]
+        if gradient == 0:
+            result = _unrounded(result)
         if result.op == "placeholder":
             return None
         try:
             nodes = fuse(self.lower(traced), _FUSE).nodes
         except UnsupportedGraph as error:
             raise CannotLower(str(error)) from error
+        if gradient:  # zeros come first
+            nodes = tuple(n for n in nodes if isinstance(n, Kernel) and _adds(n))
         one = nodes[0] if len(nodes) == 1 else None
         require(isinstance(one, Kernel), f"{len(nodes)} kernels for what becomes of scores")
         assert isinstance(one, Kernel)
         return self.placed(one)
 
-    def traced(self, function: Any, mask_mod: Any, gradient: bool) -> fx.GraphModule:
+    def traced(self, function: Any, mask_mod: Any, gradient: int | None) -> fx.GraphModule:
         """The functions of all scores. These lie so that no two axes could be one, and there are
         two at least along each."""
         mode = next(x.fake_mode for x in self.fakes if isinstance(x, FakeTensor))
-        tiles = ["score", "gradient"][: 1 + gradient]
+        tiles = ["score"] if gradient is None else ["score", "gradient"]
         buffers = (*self.captured, *self.masking)
-        of_one = functools.partial(_of_score, function) if gradient else function
+        of_one = function
+        if gradient is not None:
+            of_one = functools.partial(_of_score, function, gradient)
 
         def functions(score: Tensor, *more: Tensor) -> Tensor:
             places = [torch.arange(n, dtype=torch.int32, device=score.device) for n in score.shape]
             grad, taken = more[: len(tiles) - 1], more[len(tiles) - 1 :]
             first = len(self.captured)
-            whole = vmap_over_scores(of_one, (0,), ((0,) * gradient) + (None,) * first)
+            given = ((0,) * len(tiles[1:])) + (None,) * first
+            gives: Any = None if gradient else 0
+            whole = vmap_over_scores(of_one, (0,), given, gives)
             out: Tensor = whole(score, *places, *grad, *taken[:first])
             if mask_mod is not None:
                 masked = vmap_over_scores(mask_mod, (), (None,) * len(self.masking))
-                other = 0.0 if gradient else float("-inf")
+                other = float("-inf") if gradient is None else 0.0
                 out = torch.where(masked(*places, *taken[first:]), out, other)
             return out.to(torch.float32)
 
@@ -266,7 +289,32 @@ class _Trace:
         return replace(kernel, axes=tuple(axes))
 
 
-def _of_score(joint: Any, *args: Tensor) -> Tensor:
-    """The first gradient of a graph that gives those of all its arguments."""
-    found: Tensor = joint(*args)[0]
+def _of_score(joint: Any, number: int, *args: Tensor) -> Tensor:
+    """One of the gradients of a graph that gives those of all its arguments."""
+    found: Tensor = joint(*args)[number]
     return found
+
+
+def _unrounded(node: Any) -> Any:
+    """What is rounded in any case, if not here."""
+    while node.target is aten._to_copy.default:
+        node = node.args[0]
+    return node
+
+
+def _sum_in_f32(graph: fx.Graph) -> None:
+    """What becomes of numbers that have been captured is a sum of f32."""
+    output = graph.output_node()
+    result: Any = _unrounded(output.args[0])
+    require(result.target is zeros_and_scatter, "what score_mod captured twice, or not by an index")
+    value = _unrounded(result.args[2])
+    require(value.meta["val"].dtype is torch.float32, "gradients that are no f32")
+    result.args = (*result.args[:2], value)
+    result.meta["val"] = result.meta["val"].to(torch.float32)
+    output.args = (result,)
+    graph.eliminate_dead_code()
+
+
+def _adds(kernel: Kernel) -> bool:
+    """Whether a kernel adds to memory."""
+    return any(isinstance(s, Store) and s.mode == "add" for s in statements(kernel))

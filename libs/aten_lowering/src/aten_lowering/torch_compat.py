@@ -59,6 +59,8 @@ from torch._subclasses.functional_tensor import FunctionalTensorMode
 from torch.nn.attention.flex_attention import _vmap_for_bhqkv as vmap_over_scores
 
 COMPOSITE = DispatchKey.CompositeImplicitAutograd
+zeros_and_scatter: Any = torch.ops.flex_lib.zeros_and_scatter.default
+"""What becomes of what functions of scores have captured, in their gradients."""
 functorch_config = torch._functorch.config
 
 

@@ -51,15 +51,28 @@ def plan_attention(
 
 def _gradients(attention: Attention, name: str) -> Steps:
     """The gradient of queries, and those of keys and values, with a number a query that the first
-    launch leaves for the second."""
+    launch leaves for the second. What is captured is summed by the first."""
     *size, _ = attention.tensors["q"].type.size
     device = attention.tensors["q"].type.device
     type_ = TensorType(DType.f32, tuple(size), contiguous_strides(tuple(size)), device)
     tensors = {**attention.tensors, "delta": TensorRef(f"{name}_delta", type_)}
+    own = [(f"{name}_delta", type_)]
+    before, after = list[Extern](), list[Extern]()
+    for captured in attention.scatters:
+        ref = tensors[captured]
+        place = contiguous_strides(ref.type.size)
+        wide = TensorRef(f"{name}_{captured}", TensorType(DType.f32, ref.type.size, place, device))
+        if ref.type != wide.type:
+            own.append((wide.buffer, wide.type))
+            tensors[captured] = wide
+            both = (ref, wide)
+            after.append(Extern("aten.copy_.default", both, (), (None,), False, (ref.buffer,)))
+        sums = tensors[captured]
+        before.append(Extern("aten.zero_.default", (sums,), (), (None,), False, (sums.buffer,)))
     launches = [_Launch(attention, tensors).plan(f"{name}_queries", "queries")]
     if not {"grad_k", "grad_v"}.isdisjoint(tensors):
         launches.append(_Launch(attention, tensors, turned=True).plan(f"{name}_keys", "keys"))
-    return Steps(tuple(launches), ((f"{name}_delta", type_),))
+    return Steps((*before, *launches, *after), tuple(own))
 
 
 @dataclass
@@ -119,6 +132,7 @@ class _Launch:
             full_gradient,
             a.sizes if "counts" in self.tensors else (0, 0),
             "tf32" if tf32 else "ieee",
+            tuple(self.emitted(n, k) for n, k in a.scatters.items() if not self.turned),
         )
 
     def size(self, name: str, value: sympy.Expr) -> int | str:
@@ -134,12 +148,16 @@ class _Launch:
         return templates.Tensor(ref.type.dtype.value, strides)
 
     def function(self, name: str, kernel: Kernel | None) -> templates.Function | None:
-        if kernel is None:
-            return None
-        tiles = _TILES if name.endswith("gradient") else _TILES[:1]
+        return None if kernel is None else self.emitted(name, kernel)
+
+    def emitted(self, name: str, kernel: Kernel) -> templates.Function:
+        captured, scatters = self.attention.captured, name in self.attention.scatters
+        tiles = _TILES if name.endswith("gradient") or scatters else _TILES[:1]
         narrow = self.tensors["q"].type.dtype.itemsize == 2
         source = emit_scores(kernel, tiles, name, narrow, self.turned)
-        for (param, _), arg in zip(source.operands, source.args, strict=True):
-            self.values[param] = self.attention.captured[arg] if isinstance(arg, str) else arg
-        operands = tuple(KernelParam(param, kind) for param, kind in source.operands)
-        return templates.Function(name, source.text, operands)
+        operands = []
+        for (param, kind), arg in zip(source.operands, source.args, strict=True):
+            sums = isinstance(arg, str) and arg not in captured
+            self.values[param] = self.tensors[name] if sums else captured.get(arg, arg)
+            operands.append(KernelParam(param, kind, sums))
+        return templates.Function(name, source.text, tuple(operands))

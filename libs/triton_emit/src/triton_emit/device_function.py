@@ -16,13 +16,16 @@ from triton_emit.values import ATOM, Value, typed
 
 
 def only_store(
-    kernel: Kernel, ranks: tuple[int, ...], error: type[BadEpilogue | BadPrologue]
+    kernel: Kernel,
+    ranks: tuple[int, ...],
+    error: type[BadEpilogue | BadPrologue],
+    modes: Sequence[str] = ("set",),
 ) -> Store:
     """The one store of a pointwise kernel over one of these numbers of axes; raises `error`."""
     if len(kernel.axes) not in ranks or any(phase.axes for phase in kernel.phases):
         raise error(kernel.name, f"it has {len(kernel.axes)} parallel axes, or inner ones")
     stores = [s for s in statements(kernel) if isinstance(s, Store)]
-    if len(stores) != 1 or stores[0].mode != "set" or stores[0].mask is not None:
+    if len(stores) != 1 or stores[0].mode not in modes or stores[0].mask is not None:
         raise error(kernel.name, f"it has {len(stores)} stores, or a masked or atomic one")
     return stores[0]
 

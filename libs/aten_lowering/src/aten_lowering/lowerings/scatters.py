@@ -21,6 +21,7 @@ from aten_lowering.lowerings.few_places import Meeting, Part, Parts, Scatter
 from aten_lowering.lowerings.indexing import Advanced, lookup
 from aten_lowering.meta import expr
 from aten_lowering.registry import Table, named
+from aten_lowering.torch_compat import zeros_and_scatter
 from loop_ir import DType, TensorRef, TensorType
 
 aten = torch.ops.aten
@@ -152,6 +153,19 @@ def index_put(
         return [(coords, k.load_broadcast(values, found.points, k.coords), None)]
 
     combine(call, input, found.points, parts, "sum" if accumulate else "")
+
+
+@table.lowers(zeros_and_scatter)
+def sums_of_scores(call: Call, shape: object, indices: Sequence[Operand], vals: Operand) -> None:
+    """Zeros with values added at the indices: the gradient of what a function of attention's scores
+    has captured, of one dtype with them, which is f32."""
+    found = Advanced.of(indices, call.out.operand.size)
+
+    def parts(k: KernelBuilder) -> list[Part]:
+        coords = found.places(k, k.coords)
+        return [(coords, k.load_broadcast(vals, found.points, k.coords), None)]
+
+    combine(call, None, found.points, parts, "sum", few=True)
 
 
 @table.lowers(aten._unsafe_masked_index_put_accumulate.default)

@@ -1,6 +1,7 @@
 """Gradients of attention without a matrix of scores: the weights are computed again from the scores
 and the logsumexp of their rows (FlashAttention-2), once for the gradient of queries, by rows, and
-once for those of keys and values, by columns. No sum is atomic: the results are the same each time.
+once for those of keys and values, by columns. No sum of these is atomic: the results are the same
+each time; sums of what functions of scores have captured are, and differ in the last bits.
 """
 
 from __future__ import annotations
@@ -66,6 +67,11 @@ def query_step(acc, first, program, call, PARTIAL: tl.constexpr, EDGE: tl.conste
     weights = weights_of(product, program.shift, batch, head, rm, rn, call, PARTIAL, EDGE)
     grad = tl.dot(program.grads, values.T, input_precision=call.shape.PRECISION)
     grad = weights * (grad - program.delta)
+    inside = (rm < call.shape.queries.LENGTH) & (rn < call.shape.keys.LENGTH)
+    for i in tl.static_range(len(call.scores.SCATTERS)):
+        at = call.scores.scatter_operands[i]
+        scaled = product * call.scores.SCALE
+        call.scores.SCATTERS[i](scaled, grad, batch, head, rm, rn, inside, at)
     grad = through_scores(grad, product, batch, head, rm, rn, call, PARTIAL).to(keys.dtype)
     return tl.dot(grad, keys, acc, input_precision=call.shape.PRECISION)
 
@@ -89,7 +95,7 @@ def gradient_of_queries(call):
         delta -= tl.load(at, mask=inside, other=0.0) * LOG2_E
     at = start_of(call.delta, batch, head) + rows * call.delta.stride_row
     tl.store(at, delta, mask=inside)
-    if call.grad_q.ptr is not None:
+    if call.grad_q.ptr is not None or len(call.scores.SCATTERS) > 0:
         start = start_of(call.q, batch, head)
         queries = rows_of(call.q, start, row, call.shape.queries, call.shape.inner, EDGE)
         shift = shifts_of(call.logsumexp, batch, head, rows, call.shape.queries)[:, None]
@@ -99,8 +105,9 @@ def gradient_of_queries(call):
         program = Program(*where, grads, shift, delta[:, None])
         acc = tl.zeros([call.shape.queries.BLOCK, call.shape.inner.BLOCK], tl.float32)
         acc = over(query_step, acc, row, program, call, call.shape.keys, call.partial, call.full)
-        acc = acc * call.scores.SCALE
-        store_rows(call.grad_q, batch, head, acc, row, call.shape.queries, call.shape.inner)
+        if call.grad_q.ptr is not None:
+            acc = acc * call.scores.SCALE
+            store_rows(call.grad_q, batch, head, acc, row, call.shape.queries, call.shape.inner)
 
 
 @triton.jit

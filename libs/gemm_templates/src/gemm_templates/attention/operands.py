@@ -50,7 +50,9 @@ class Scores(NamedTuple):
     with and without the mask; None: they stay as they are. `mask`: which lie inside of the tensors.
     SCALED: the products have been multiplied by SCALE for them; else the functions do nothing but
     to give -inf, and SCALE is positive. PARTIAL_GRADIENT(score, grad, batch, ...), FULL_GRADIENT:
-    the gradient of a scaled product, given that of what became of it; None: the same."""
+    the gradient of a scaled product, given that of what became of it; None: the same. SCATTERS:
+    functions like these that add to memory what they captured gets, of which scatter_operands has
+    the operands of each."""
 
     SCALE: Any
     SCALED: Any = False
@@ -62,6 +64,8 @@ class Scores(NamedTuple):
     partial_gradient_operands: Any = ()
     FULL_GRADIENT: Any = None
     full_gradient_operands: Any = ()
+    SCATTERS: Any = ()
+    scatter_operands: Any = ()
 
 
 class Blocks(NamedTuple):

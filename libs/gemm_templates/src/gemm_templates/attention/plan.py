@@ -3,7 +3,7 @@ it, the others run-time parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd
 
@@ -56,7 +56,8 @@ class Attention:
     are of `logsumexp`, `maxima`, `counts`, `indices` (of the blocks of keys that a block of queries
     looks at, with `partial`), `full_counts`, `full_indices` (of those with `full`); for gradients
     `grad_out`, `grad_logsumexp`, `delta`, `grad_q`, `grad_k`, `grad_v`, `q_counts` and the like.
-    partial_gradient, full_gradient: functions of `score, grad`. Those of the kernel of keys take
+    partial_gradient, full_gradient, scatters: functions of `score, grad`, the last of which add to
+    memory what is captured. Those of the kernel of keys take
     tiles [keys, queries]. blocks: their size, in queries and in keys. precision: of products of f32
     ("ieee", "tf32")."""
 
@@ -70,6 +71,7 @@ class Attention:
     full_gradient: Function | None = None
     blocks: tuple[int, int] = (0, 0)
     precision: str = "ieee"
+    scatters: tuple[Function, ...] = ()
 
     @property
     def dtype(self) -> str:
@@ -193,7 +195,7 @@ def attention_kernel(
     of = TEMPLATES[template]
     blocks = [f"{prefix}{part}" for prefix, _ in of.blocks for part in ("counts", "indices")]
     tensors = {n: t for n, t in problem.tensors.items() if n in (*of.reads, *of.writes, *blocks)}
-    functions = problem.functions[: of.functions]
+    functions = (*problem.functions[: of.functions], *_scatters(problem, template))
     params = [KernelParam(n, f"*{t.dtype}", n in of.writes) for n, t in tensors.items()]
     changes = [f for f in dict.fromkeys(functions) if f is not None]
     params += dict.fromkeys(p for f in changes for p in f.operands)
@@ -213,7 +215,10 @@ def attention_kernel(
             f"def {name}({', '.join(p.name for p in params)}):",
             f"    {of.function}(",
             "        Call(",
-            *(f"            {line}," for line in _arguments(problem, config, of, tensors)),
+            *(
+                f"            {line},"
+                for line in _arguments(problem, config, of, tensors, _scatters(problem, template))
+            ),
             "        )",
             "    )",
             "",
@@ -224,7 +229,11 @@ def attention_kernel(
 
 
 def _arguments(
-    problem: Attention, config: Config, of: _Template, tensors: Mapping[str, Tensor]
+    problem: Attention,
+    config: Config,
+    of: _Template,
+    tensors: Mapping[str, Tensor],
+    scatters: Sequence[Function],
 ) -> list[str]:
     heads, group, *lengths = problem.lengths
     blocks = config.block_m, config.block_n
@@ -238,7 +247,10 @@ def _arguments(
     shape = (heads, group, *sides, *widths, f'"{problem.precision}"')
     scaled = problem.full is not None or problem.scale <= 0
     functions = problem.functions[: of.functions]
-    scores = (problem.scale, scaled, *map(_function, functions))
+    scores = [problem.scale, scaled, *map(_function, functions)]
+    if scatters:
+        named, given = zip(*((f.name, _operands(f)) for f in scatters), strict=True)
+        scores += [f"SCATTERS={_tuple(named)}", f"scatter_operands={_tuple(given)}"]
     return [
         *(f"{n}={t.text(n)}" for n, t in tensors.items() if n in (*of.reads, *of.writes)),
         f"shape=Shape({', '.join(map(str, shape))})",
@@ -254,7 +266,20 @@ def _arguments(
 def _function(function: Function | None) -> str:
     if function is None:
         return "None, ()"
-    return f"{function.name}, ({''.join(f'{p.name}, ' for p in function.operands).strip()})"
+    return f"{function.name}, {_operands(function)}"
+
+
+def _operands(function: Function) -> str:
+    return _tuple(p.name for p in function.operands)
+
+
+def _tuple(parts: Iterable[str]) -> str:
+    return f"({''.join(f'{part}, ' for part in parts).strip()})"
+
+
+def _scatters(problem: Attention, template: str) -> tuple[Function, ...]:
+    """Of the launch that goes over all scores as they lie."""
+    return problem.scatters if template == "queries" else ()
 
 
 def _blocks(problem: Attention, prefix: str, tensors: Mapping[str, Tensor]) -> str:
