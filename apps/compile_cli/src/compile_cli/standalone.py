@@ -13,6 +13,7 @@ from torch import Tensor, fx
 from aten_lowering import decompositions, own_composites
 from aten_lowering.passes.readable_masks import make_masks_readable
 from aten_lowering.passes.writable_views import writable_views
+from compile_cli import torch_compat as compat
 from compile_cli.artifact import Artifact
 from compile_cli.compiled_artifact import CompiledArtifact, Source
 from compile_cli.errors import BadInput, NoArtifact
@@ -22,15 +23,6 @@ from compile_cli.pipeline import compile_graph
 from compile_cli.record import Record, copy_graph
 from compile_cli.refusals import refusals
 from compile_cli.result import CompiledGraph
-from compile_cli.torch_compat import (
-    FakeTensor,
-    FakeTensorMode,
-    ShapeEnv,
-    TracingContext,
-    aot_autograd,
-    detect_fake_mode,
-    tracing,
-)
 
 DynamicShapes = Literal["from_graph", "from_tracing_context", "from_example_inputs"]
 
@@ -55,7 +47,7 @@ def standalone_compile(
     made: list[tuple[CompiledGraph, tuple[Source, ...] | NoArtifact]] = []
 
     def compile_flat(graph: fx.GraphModule, _: Sequence[Any]) -> GraphCode:
-        facts = TracingContext.get().fw_metadata
+        facts = compat.TracingContext.get().fw_metadata
         with refusals():
             compiled = compile_graph(graph, settings, Record())
         made.append((compiled, _sources(facts)))
@@ -67,8 +59,8 @@ def standalone_compile(
         stack.enter_context(torch.no_grad())
         stack.enter_context(own_composites())
         if mode is not None:
-            stack.enter_context(tracing(TracingContext(mode)))
-        call: Callable[..., Sequence[Any]] = aot_autograd(
+            stack.enter_context(compat.tracing(compat.TracingContext(mode)))
+        call: Callable[..., Sequence[Any]] = compat.aot_autograd(
             fw_compiler=compile_flat,
             inference_compiler=compile_flat,
             decompositions=decompositions(),
@@ -86,7 +78,7 @@ def _fake_inputs(
     if len(placeholders) != len(examples):
         raise BadInput(f"the graph takes {len(placeholders)} inputs, got {len(examples)} examples")
     if dynamic_shapes == "from_tracing_context":
-        if TracingContext.try_get() is None:
+        if compat.TracingContext.try_get() is None:
             raise BadInput("dynamic_shapes='from_tracing_context', and nothing is being traced")
         return list(examples), None
     if dynamic_shapes == "from_graph":
@@ -97,15 +89,17 @@ def _fake_inputs(
                     f"placeholder {node.name} has no example_value and no val in its meta\n"
                     "  to do: dynamic_shapes='from_example_inputs'"
                 )
-        if len({v.fake_mode for v in known if isinstance(v, FakeTensor)}) < 2:
-            return known, detect_fake_mode(known) or FakeTensorMode(shape_env=ShapeEnv())
+        if len({v.fake_mode for v in known if isinstance(v, compat.FakeTensor)}) < 2:
+            return known, compat.detect_fake_mode(known) or compat.FakeTensorMode(
+                shape_env=compat.ShapeEnv()
+            )
         dynamic_shapes = "from_example_inputs"  # `make_fx` knows no symbols: a mode for each tensor
     if dynamic_shapes != "from_example_inputs":
         raise BadInput(
             f"dynamic_shapes={dynamic_shapes!r} is not known\n"
             "  expected: from_graph, from_tracing_context or from_example_inputs"
         )
-    mode = FakeTensorMode(shape_env=ShapeEnv())
+    mode = compat.FakeTensorMode(shape_env=compat.ShapeEnv())
     fakes = [
         mode.from_tensor(x, static_shapes=True) if isinstance(x, Tensor) else x for x in examples
     ]

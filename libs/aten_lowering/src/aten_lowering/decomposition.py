@@ -9,6 +9,7 @@ from torch._ops import OpOverload
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
+from aten_lowering import torch_compat as compat
 from aten_lowering.antialias import ANTIALIAS
 from aten_lowering.complex_functions import COMPLEX
 from aten_lowering.distances import DISTANCES
@@ -18,14 +19,6 @@ from aten_lowering.layouts import OPERANDS, laid_out
 from aten_lowering.lowerings import TABLE
 from aten_lowering.registry import named
 from aten_lowering.rules import RULES
-from aten_lowering.torch_compat import (
-    composite_operators,
-    decomposition_of,
-    get_decompositions,
-    is_preservable,
-    lookup_op,
-    pw_cast_for_opmath,
-)
 from aten_lowering.whole import UPSAMPLING, sized
 
 aten = torch.ops.aten
@@ -93,7 +86,7 @@ def _vector_norm(
     return (x * x).sum(dims, keepdim).sqrt()
 
 
-@pw_cast_for_opmath
+@compat.pw_cast_for_opmath
 def _smooth_l1_loss_backward(
     grad: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int, beta: float
 ) -> torch.Tensor:
@@ -103,7 +96,7 @@ def _smooth_l1_loss_backward(
     return torch.where(off.abs() >= beta, scaled * off.sign(), scaled * off / beta)
 
 
-@pw_cast_for_opmath
+@compat.pw_cast_for_opmath
 def _group_norm_backward(
     rule: Callable[..., Any], grad: torch.Tensor, x: torch.Tensor, mean: torch.Tensor, *more: Any
 ) -> Any:
@@ -198,17 +191,19 @@ def decompositions() -> Decompositions:
 
     The table is the caller's own. Composite ones that were registered meanwhile are added."""
     names, table = _collected()
-    added = map(lookup_op, composite_operators() - names)
-    return table | {op: decomposition_of(op) for op in added if is_preservable(op) and _goes(op)}
+    added = map(compat.lookup_op, compat.composite_operators() - names)
+    return table | {
+        op: compat.decomposition_of(op) for op in added if compat.is_preservable(op) and _goes(op)
+    }
 
 
 @functools.cache
 def _collected() -> tuple[Set[str], Decompositions]:
     """The composite operators at the first call, which take a tenth of a second to collect, and the
     table with those."""
-    names = composite_operators()
+    names = compat.composite_operators()
     table: dict[Any, Callable[..., Any]] = dict(torch.export.default_decompositions())
-    table.update(get_decompositions([getattr(aten, name) for name in _MORE.split()]))
+    table.update(compat.get_decompositions([getattr(aten, name) for name in _MORE.split()]))
     table[aten.smooth_l1_loss_backward.default] = _smooth_l1_loss_backward
     norm = aten.native_group_norm_backward.default
     table[norm] = functools.partial(_group_norm_backward, table[norm])
@@ -218,7 +213,7 @@ def _collected() -> tuple[Set[str], Decompositions]:
     own[aten.linalg_vector_norm.default] = _vector_norm
     own |= {op: functools.partial(_widened, op) for op in _STATISTICS_OF_WEIGHT}
     own[aten._embedding_bag.default] = _widened_bag
-    parts: dict[Any, Callable[..., Any]] = {**get_decompositions(_STATISTICS)}
+    parts: dict[Any, Callable[..., Any]] = {**compat.get_decompositions(_STATISTICS)}
     parts[aten._softmax.default] = functools.partial(_of_f32, parts[aten._softmax.default])
     plain = functools.partial(_without_weight, parts[aten.native_layer_norm.default])
     parts[aten.native_layer_norm.default] = _first(own[aten.native_layer_norm.default], plain)

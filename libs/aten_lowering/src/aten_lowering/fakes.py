@@ -7,30 +7,22 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
+from aten_lowering import torch_compat as compat
 from aten_lowering import transforms
 from aten_lowering.asks_data import COMPOSITES
-from aten_lowering.torch_compat import (
-    COMPOSITE,
-    DispatchKey,
-    DynamicOutputShapeException,
-    broadcast_shapes,
-    broadcast_symbols,
-    op_implementations_dict,
-    sym_max,
-)
 
 aten = torch.ops.aten
-_torch_of_counts: Callable[..., Tensor] = op_implementations_dict[aten.bincount.default]
+_torch_of_counts: Callable[..., Tensor] = compat.op_implementations_dict[aten.bincount.default]
 
 
 def correct_fakes() -> None:
     """Has every fake tensor of the process take these rules."""
-    op_implementations_dict.update(_FAKES)
+    compat.op_implementations_dict.update(_FAKES)
     for op, rule in COMPOSITES.items():
-        op.py_kernels.pop(DispatchKey.Autograd, None)
-        op.py_kernels[COMPOSITE] = rule
+        op.py_kernels.pop(compat.DispatchKey.Autograd, None)
+        op.py_kernels[compat.COMPOSITE] = rule
         op._dispatch_cache.clear()
-    broadcast_symbols()
+    compat.broadcast_symbols()
 
 
 def counts(
@@ -48,7 +40,7 @@ def counts(
 def of_data(mode: Any, op: OpOverload) -> Any:
     """A size that is data, which a graph must be allowed to have."""
     if mode.shape_env is None or not mode.shape_env.allow_dynamic_output_shape_ops:
-        raise DynamicOutputShapeException(op)
+        raise compat.DynamicOutputShapeException(op)
     return mode.shape_env.create_unbacked_symint()
 
 
@@ -82,11 +74,11 @@ def least_squares(
     """Of the drivers whose residuals do not hang on ranks, which are data."""
     driver = driver or ("gels" if a.is_cuda else "gelsy")
     if driver not in ("gels", "gelsy"):
-        raise DynamicOutputShapeException(op)
+        raise compat.DynamicOutputShapeException(op)
     (*batch, m, n), is_vector = a.shape, b.dim() == 1 or b.shape == a.shape[:-1]
     (*more, _, columns) = (*b.shape, 1) if is_vector else b.shape
-    batch = list(broadcast_shapes(tuple(batch), tuple(more)))
-    rows = sym_max(m, n)
+    batch = list(compat.broadcast_shapes(tuple(batch), tuple(more)))
+    rows = compat.sym_max(m, n)
     with mode:
         whole = a.new_empty(*batch, columns, rows).mT.narrow(-2, 0, n)
         solution = whole.squeeze(-1) if is_vector else whole

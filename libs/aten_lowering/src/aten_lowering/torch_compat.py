@@ -114,7 +114,7 @@ def ignore_backend_decomps() -> AbstractContextManager[None]:
 
 
 broadcast_shapes: Callable[..., Any] = torch.broadcast_shapes
-_sizes_of_numbers: Callable[..., Any] = torch.nn.functional._infer_size  # type: ignore[attr-defined]
+_sizes_of_numbers: Callable[..., Any] = torch.nn.functional._infer_size  # type: ignore[attr-defined]  # torch's own
 
 
 def _sizes(*shapes: Any) -> Any:
@@ -124,4 +124,4 @@ def _sizes(*shapes: Any) -> Any:
 
 def broadcast_symbols() -> None:
     """Has losses of `torch.nn.functional` take weights of symbolic sizes."""
-    torch.nn.functional._infer_size = _sizes  # type: ignore[attr-defined]
+    torch.nn.functional._infer_size = _sizes  # type: ignore[attr-defined]  # as above

@@ -6,15 +6,8 @@ from typing import Any
 
 import torch
 
+from compile_cli import torch_compat as compat
 from compile_cli.errors import NoSecondDerivative
-from compile_cli.torch_compat import (
-    as_batch,
-    autocast_on,
-    has_memory,
-    of_batch,
-    outside_of_batches,
-    without_autocast,
-)
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
 
@@ -38,10 +31,10 @@ class Backward:
         """The results for a list, which is emptied."""
         if torch.is_grad_enabled() and self._depends(args):
             raise NoSecondDerivative
-        if autocast_on():  # forward was not compiled for it, else AOTAutograd turns it off
-            with without_autocast():
+        if compat.autocast_on():  # forward was not compiled for it, else AOTAutograd turns it off
+            with compat.without_autocast():
                 return self.boxed(args)
-        batches = [i for i in self._tangents if not has_memory(args[i])]
+        batches = [i for i in self._tangents if not compat.has_memory(args[i])]
         return self._each(args, batches) if batches else self._run(args)
 
     def _depends(self, args: Sequence[Any]) -> bool:
@@ -53,15 +46,15 @@ class Backward:
 
     def _each(self, args: list[Any], batches: Sequence[int]) -> list[Any]:
         rows = []
-        for gradients in zip(*(of_batch(args[i]) for i in batches), strict=True):
+        for gradients in zip(*(compat.of_batch(args[i]) for i in batches), strict=True):
             given = list(args)  # both hold what forward kept, so that it is not written to
             for i, gradient in zip(batches, gradients, strict=True):
                 given[i] = gradient
-            with outside_of_batches():
+            with compat.outside_of_batches():
                 made = self._run(given)
             rows.append([x.clone() if isinstance(x, torch.Tensor) else x for x in made])
         args.clear()
         return [
-            as_batch(torch.stack(made)) if isinstance(made[0], torch.Tensor) else made[0]
+            compat.as_batch(torch.stack(made)) if isinstance(made[0], torch.Tensor) else made[0]
             for made in zip(*rows, strict=True)
         ]

@@ -8,20 +8,12 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
+from compile_cli import torch_compat as compat
 from compile_cli.capture import Captured
 from compile_cli.errors import BadInput, CompileFailed
 from compile_cli.result.compiled import CompiledGraph
 from compile_cli.result.recapture import CAPTURING, Source, unchanged
 from compile_cli.result.regimes import Regime, check_kinds, check_lazy_bits, check_strides, sizes_of
-from compile_cli.torch_compat import (
-    autocast_on,
-    dual_level,
-    fakes_on,
-    in_transform,
-    is_transformed,
-    without_autocast,
-    without_transforms,
-)
 from symexpr import sstr
 
 # Compilations of one model for different sizes, at most: what needs more is not dynamic.
@@ -70,19 +62,21 @@ class CompiledModel:
         return tuple(f"{name}.{d}" for name, dims, own in found for d in sorted(dims - own))
 
     def __call__(self, *args: Any) -> Any:
-        if (dual_level() or in_transform()) and any(map(is_transformed, pytree.tree_leaves(args))):
+        if (compat.dual_level() or compat.in_transform()) and any(
+            map(compat.is_transformed, pytree.tree_leaves(args))
+        ):
             raise BadInput(
                 "a compiled model has no derivatives and takes no batches of vmap\n"
                 "  to do: compile the function that calls the transform (torch.func.jvp, grad, "
                 'vmap) of the model, or use torch.compile(model, backend="compile_cli")'
             )
-        if in_transform():  # of other tensors
-            with without_transforms():
+        if compat.in_transform():  # of other tensors
+            with compat.without_transforms():
                 return self(*args)
-        if fakes_on():
+        if compat.fakes_on():
             raise BadInput("a compiled model runs on memory, and fake tensors have none")
-        if autocast_on():
-            with without_autocast():
+        if compat.autocast_on():
+            with compat.without_autocast():
                 return self(*args)
         captured = self.captured
         if len(args) == self._plain_inputs and all(isinstance(a, Tensor) for a in args):

@@ -5,14 +5,7 @@ from dataclasses import replace
 
 import sympy
 
-from loop_ir.fusion.common_domain import (
-    Alignment,
-    Mismatch,
-    align,
-    align_by_strides,
-    shape_of,
-    stays_apart,
-)
+from loop_ir.fusion import common_domain
 from loop_ir.ir import analysis, renaming
 from loop_ir.ir.affine import linear, same
 from loop_ir.ir.in_place import hazard
@@ -23,15 +16,15 @@ from loop_ir.ir.staging import Item, Unstageable, items_of, stage
 from loop_ir.ir.strides import holds_rows, plane_of_row, reads_across, turns_rows
 from loop_ir.passes import cse
 
-_APART = Mismatch("they read the same buffer at other points")
-_ACROSS = Mismatch("one reads along memory what the other reads across it")
+_APART = common_domain.Mismatch("they read the same buffer at other points")
+_ACROSS = common_domain.Mismatch("one reads along memory what the other reads across it")
 # Bytes that are not worth a launch of their own.
 _FEW_BYTES = 8 << 20
 
 
 def combine(
     first: Kernel, second: Kernel, hints: Mapping[str, int], dead: frozenset[str] = frozenset()
-) -> Kernel | Mismatch:
+) -> Kernel | common_domain.Mismatch:
     """`first; second -> fused` over one domain, values stored by `first` handed to the loads of
     `second` at the same point. `dead`: buffers that need not be stored afterwards.
 
@@ -39,36 +32,36 @@ def combine(
     what it alone writes, first (`hazard`). Tries the row-major match of axes, then the match by the
     strides of each buffer that both use. Where `first` hands nothing over, both must read something
     at the same point. Where none fits, gives the reason of the last attempt."""
-    if apart := stays_apart(first, second):
+    if apart := common_domain.stays_apart(first, second):
         return apart
     both = set(analysis.writes(first)) & set(analysis.writes(second))
     if both:
-        return Mismatch(f"both write {', '.join(sorted(both))}")
+        return common_domain.Mismatch(f"both write {', '.join(sorted(both))}")
     if _cross(first, second, hints):
         return _ACROSS
     second = facing(first, second)
-    left, right = shape_of(first), shape_of(second)
-    if isinstance(left, Mismatch):
+    left, right = common_domain.shape_of(first), common_domain.shape_of(second)
+    if isinstance(left, common_domain.Mismatch):
         return left
-    if isinstance(right, Mismatch):
+    if isinstance(right, common_domain.Mismatch):
         return right
     feeds = not set(analysis.writes(first)).isdisjoint(analysis.reads(second))
-    plain = align(left, right)
+    plain = common_domain.align(left, right)
     reason = plain
-    if isinstance(plain, Alignment):
+    if isinstance(plain, common_domain.Alignment):
         fused = _fuse(first, second, plain, dead, hints)
         if isinstance(fused, Kernel) and (feeds or _shares_a_load(first, second, fused)):
             return fused
-        reason = fused if isinstance(fused, Mismatch) else _APART
+        reason = fused if isinstance(fused, common_domain.Mismatch) else _APART
     for one, two in _links(first, second):
-        linked = align_by_strides(left, right, one, two, hints)
-        if isinstance(linked, Mismatch) or linked == plain:
+        linked = common_domain.align_by_strides(left, right, one, two, hints)
+        if isinstance(linked, common_domain.Mismatch) or linked == plain:
             continue
         fused = _fuse(first, second, linked, dead, hints)
         if isinstance(fused, Kernel) and (feeds or _shares_a_load(first, second, fused)):
             return fused
-        reason = fused if isinstance(fused, Mismatch) else _APART
-    assert isinstance(reason, Mismatch)
+        reason = fused if isinstance(fused, common_domain.Mismatch) else _APART
+    assert isinstance(reason, common_domain.Mismatch)
     return reason
 
 
@@ -102,10 +95,10 @@ def _links(first: Kernel, second: Kernel) -> list[tuple[sympy.Expr, sympy.Expr]]
 def _fuse(
     first: Kernel,
     second: Kernel,
-    alignment: Alignment,
+    alignment: common_domain.Alignment,
     dead: frozenset[str],
     hints: Mapping[str, int],
-) -> Kernel | Mismatch:
+) -> Kernel | common_domain.Mismatch:
     symbols = renaming.union_symbols(first.symbols, second.symbols)
     axes = (*alignment.axes, *alignment.inner)
     second = renaming.rename_apart(second, first)
@@ -121,9 +114,9 @@ def _fuse(
             store = stored[stmt.buffer]
             parts = sum(isinstance(s, Store) and s.buffer == stmt.buffer for s in statements(one))
             if store.mode != "set" or store.mask is not None or parts > 1:
-                return Mismatch(f"{stmt.buffer} is written in part or added to")
+                return common_domain.Mismatch(f"{stmt.buffer} is written in part or added to")
             if not same(store.index, stmt.index):
-                return Mismatch(
+                return common_domain.Mismatch(
                     f"{second.name} reads {stmt.buffer} at another point than {first.name} "
                     f"writes it: [{stmt.index}] and [{store.index}]"
                 )
@@ -134,7 +127,7 @@ def _fuse(
     try:
         phases = stage(items, alignment.inner)
     except Unstageable as e:
-        return Mismatch(str(e))
+        return common_domain.Mismatch(str(e))
     kernel = Kernel(
         second.name,
         renaming.union_buffers(first.buffers, second.buffers),
@@ -144,13 +137,17 @@ def _fuse(
         renaming.union_origins(first.origins, second.origins),
     )
     if not (analysis.single_direction(kernel) or holds_rows(kernel)):
-        return Mismatch("they walk over the inner axes in opposite directions")
+        return common_domain.Mismatch("they walk over the inner axes in opposite directions")
     kernel = renaming.used_buffers(forward(cse.eliminate(kernel)))
     apart = turns_rows(kernel) and not (turns_rows(first) or plane_of_row(kernel))
     if apart and sum(analysis.traffic(kernel, hints).written.values()) > _FEW_BYTES:
-        return Mismatch("rows would be stored across memory")
+        return common_domain.Mismatch("rows would be stored across memory")
     why = hazard(kernel)
-    return kernel if why is None else Mismatch(f"in {first.name} with {second.name}, {why}")
+    return (
+        kernel
+        if why is None
+        else common_domain.Mismatch(f"in {first.name} with {second.name}, {why}")
+    )
 
 
 def _forward(load: Load, value: str, names: dict[str, str], taken: set[str]) -> list[Stmt]:

@@ -8,17 +8,9 @@ from operator import attrgetter
 
 import sympy
 
+from loop_ir.ir import analysis
 from loop_ir.ir import nodes as ir
 from loop_ir.ir.affine import disjoint, linear, product, same, span, substitute
-from loop_ir.ir.analysis import (
-    at_hints,
-    hints_of,
-    is_pointwise,
-    node_name,
-    output_buffers,
-    reads,
-    writes,
-)
 from loop_ir.ir.body import fresh_values
 from loop_ir.ir.masks import definitions, mask_tests
 from loop_ir.ir.names import defined_values, renamed, statements, used_values
@@ -99,7 +91,7 @@ class _Whole:
     def of(kernel: ir.Kernel) -> _Whole | None:
         """None for a kernel that does anything else."""
         stores = [s for s in statements(kernel) if isinstance(s, ir.Store)]
-        if not is_pointwise(kernel) or len(stores) != 1 or len(kernel.phases) != 1:
+        if not analysis.is_pointwise(kernel) or len(stores) != 1 or len(kernel.phases) != 1:
             return None
         (store,) = stores
         reader = _Reader(kernel)
@@ -121,7 +113,7 @@ class _Whole:
         fixed = {i.name for i in graph.inputs} | {name for name, _ in graph.constants}
         number = next(n for n, node in enumerate(nodes) if node is self.kernel)
         out = self.store.buffer
-        if out in fixed or any(out in writes(n) for n in nodes if n is not self.kernel):
+        if out in fixed or any(out in analysis.writes(n) for n in nodes if n is not self.kernel):
             return
         makers: dict[_Part, tuple[int, ir.Store]] = {}
         for part in self.parts:
@@ -139,16 +131,18 @@ class _Whole:
         if len(makers) < len(self.parts) or len({place for place, _ in makers.values()}) > 1:
             makers = {part: made for part, made in makers.items() if self.runs(part)}
         left = [part for part in self.parts if part not in makers]
-        hints = hints_of(graph.symbols)
+        hints = analysis.hints_of(graph.symbols)
         size = part.load.dtype.itemsize
-        saved = sum(at_hints(product(self._extents(p).values()), hints) * size for p in makers)
+        saved = sum(
+            analysis.at_hints(product(self._extents(p).values()), hints) * size for p in makers
+        )
         if not makers or saved < (len(left) - 1) * LAUNCH_BYTES:
             return
         nodes[number : number + 1] = self._copies(left, nodes)
-        kept = output_buffers(graph)
+        kept = analysis.output_buffers(graph)
         for part, (place, store) in makers.items():
             name = part.load.buffer
-            needed = name in kept or any(name in reads(n) for n in nodes)
+            needed = name in kept or any(name in analysis.reads(n) for n in nodes)
             nodes[place] = self._storing(nodes[place], part, store, needed)
 
     def _extents(self, part: _Part) -> dict[ir.Axis, sympy.Expr]:
@@ -159,12 +153,14 @@ class _Whole:
     def _maker(self, part: _Part, before: list[ir.Node], fixed: set[str]) -> int | None:
         """The kernel that alone writes the part, whole, and does not read it."""
         buffer = part.load.buffer
-        found = [n for n, node in enumerate(before) if buffer in writes(node)]
+        found = [n for n, node in enumerate(before) if buffer in analysis.writes(node)]
         once = sum(p.load.buffer == buffer for p in self.parts) == 1
         if buffer in fixed or len(found) != 1 or not once:
             return None
         node = before[found[0]]
-        return found[0] if isinstance(node, ir.Kernel) and buffer not in reads(node) else None
+        return (
+            found[0] if isinstance(node, ir.Kernel) and buffer not in analysis.reads(node) else None
+        )
 
     def runs(self, part: _Part) -> bool:
         """Whether a part lies in the whole in runs worth a store."""
@@ -235,7 +231,7 @@ class _Whole:
 
     def _copies(self, parts: list[_Part], nodes: list[ir.Node]) -> list[ir.Kernel]:
         """Kernels that copy the other parts."""
-        taken = {node_name(n) for n in nodes if n is not self.kernel}
+        taken = {analysis.node_name(n) for n in nodes if n is not self.kernel}
         copies = []
         for part in parts:
             shift = ((self.axis.symbol, self.axis.symbol + part.low),)

@@ -5,19 +5,9 @@ from dataclasses import replace
 
 import sympy
 
+import symexpr
 from loop_ir.ir.analysis import hints_of, walk
 from loop_ir.ir.nodes import Axis, Buffer, Extern, Graph, Kernel, Matmul, TensorRef
-from symexpr import (
-    CeilDiv,
-    DivisionByZero,
-    FloorDiv,
-    Mod,
-    ModularIndexing,
-    Ranges,
-    SymexprError,
-    bounds,
-    symbol,
-)
 from tensor_ir import Symbol, TensorType
 
 
@@ -36,7 +26,7 @@ def serve_one(graph: Graph) -> Graph:
     wide = {s.name: replace(s, low=0) for s in graph.symbols if s.low in (1, 2)}
     if not wide:
         return graph
-    ranges = {symbol(s.name): (wide.get(s.name, s).low, s.high) for s in graph.symbols}
+    ranges = {symexpr.symbol(s.name): (wide.get(s.name, s).low, s.high) for s in graph.symbols}
     for size, least in dict.fromkeys(_bounded(graph)):
         if size.free_symbols & ranges.keys() and not _at_least(least, size, ranges):
             for s in size.free_symbols:
@@ -62,15 +52,17 @@ def _bounded(graph: Graph) -> Iterator[tuple[sympy.Expr, int]]:
         elif isinstance(item, Axis):
             yield item.extent, 0
         if isinstance(item, sympy.Basic):
-            for division in item.atoms(FloorDiv, CeilDiv, Mod, ModularIndexing):
+            for division in item.atoms(
+                symexpr.FloorDiv, symexpr.CeilDiv, symexpr.Mod, symexpr.ModularIndexing
+            ):
                 yield from ((divisor, 1) for divisor in division.args[1:])
 
 
-def _at_least(least: int, e: sympy.Expr, ranges: Ranges) -> bool:
+def _at_least(least: int, e: sympy.Expr, ranges: symexpr.Ranges) -> bool:
     """Whether `e` has a value, and no smaller one, all over the ranges."""
     try:
-        low, _ = bounds(e, ranges)
-    except SymexprError:
+        low, _ = symexpr.bounds(e, ranges)
+    except symexpr.SymexprError:
         return False
     return low is not None and low >= least
 
@@ -111,5 +103,5 @@ def _inside(view: TensorType, storage: TensorType, env: Mapping[str, int]) -> bo
     """A view whose sizes have no value is not inside: sizes that split another one divide by it."""
     try:
         return view.storage_bytes(env) <= storage.storage_bytes(env)
-    except DivisionByZero:
+    except symexpr.DivisionByZero:
         return False

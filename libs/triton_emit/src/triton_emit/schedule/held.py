@@ -17,17 +17,9 @@ from loop_ir import (
 )
 from loop_ir.ir import at_hints, hints_of, scans, statements
 from triton_emit.rereading import computes_again
+from triton_emit.schedule import traits
 from triton_emit.schedule.h200 import LANES, MULTIPROCESSORS, NARROW, ROW
 from triton_emit.schedule.record import Schedule, next_power_of_two, piece_of
-from triton_emit.schedule.traits import (
-    held_numbers,
-    inner_bound,
-    read_again,
-    row_bytes,
-    row_loads,
-    rows_read,
-    walks,
-)
 
 _SHORT = 128
 # The shortest rows that are cut into pieces.
@@ -45,8 +37,8 @@ WIDEST_ROW = 32768
 def held(kernel: Kernel, rblock: int, rows: int, bits: Literal[32, 64]) -> Schedule:
     """As `_persistent` says, but for what a kernel does with short rows or with wide numbers."""
     applies = any(isinstance(s, Store) for p in kernel.phases if p.axes for s in p.body)
-    wide = any(s.dtype.itemsize > 2 for s in row_loads(kernel))
-    kept = _MANY if scans(kernel) else len(rows_read(kernel))
+    wide = any(s.dtype.itemsize > 2 for s in traits.row_loads(kernel))
+    kept = _MANY if scans(kernel) else len(traits.rows_read(kernel))
     if (short := short_pieces(kernel, rows, bits)) is not None:
         return short
     schedule = _persistent(rblock, rows, bits, applies, kept, wide)
@@ -120,7 +112,7 @@ def short_pieces(kernel: Kernel, rows: int, bits: Literal[32, 64]) -> Schedule |
     if count < 2 or (moved > 1 and 8 * width * count > 7 * whole):
         return None
     # of those that walk over rows, a multiprocessor has two programs
-    warps = 4 if not walks(kernel) else 16 if moved == 1 else 8
+    warps = 4 if not traits.walks(kernel) else 16 if moved == 1 else 8
     elements = _of_thread(kernel) * warps * LANES
     xblock = max(1 << (elements // (width * count)).bit_length() - 1, warps * LANES // width)
     while min(xblock, warps) > 1 and rows < 4 * MULTIPROCESSORS * xblock:
@@ -134,18 +126,18 @@ def _of_thread(kernel: Kernel) -> int:
         return 16
     if _moved_at_once(kernel) == 1:
         return 8
-    widest = max((s.dtype.itemsize for s in row_loads(kernel)), default=4)
-    return 16 if walks(kernel) else 32 // widest
+    widest = max((s.dtype.itemsize for s in traits.row_loads(kernel)), default=4)
+    return 16 if traits.walks(kernel) else 32 // widest
 
 
 def together(kernel: Kernel, share: int, bits: Literal[32, 64]) -> Schedule:
     """Of a row that `share` programs hold, at most 64 numbers of it a thread, 32 of bytes (on an
     H100, logarithms of probabilities of 128256 in 213 us, 247 of 32 a thread, cosines of 32768 in
     940 and 1234; 499500 bytes in 124, 142 of 64)."""
-    piece = piece_of(int(inner_bound(kernel) or 1), share)
+    piece = piece_of(int(traits.inner_bound(kernel) or 1), share)
     rblock = next_power_of_two(piece)
-    each = 32 if row_bytes(kernel) == 1 else 64
-    numbers = max(held_numbers(kernel), len(rows_read(kernel)))
+    each = 32 if traits.row_bytes(kernel) == 1 else 64
+    numbers = max(traits.held_numbers(kernel), len(traits.rows_read(kernel)))
     warps = max(1, rblock * next_power_of_two(numbers) // (each * LANES))
     return Schedule("persistent", 1, rblock, min(32, warps), index_bits=bits, share=share)
 
@@ -157,11 +149,11 @@ def long_rows(kernel: Kernel, bits: Literal[32, 64]) -> Schedule | None:
     16 bits and it is not half empty (softmax of 4096 x 12800: 63 us, 73 in three loops, 86 in
     pieces). None of others."""
     row = row_of_pieces(kernel)
-    room = held_numbers(kernel) * row <= _MOST_NUMBERS * LANES * 16
+    room = traits.held_numbers(kernel) * row <= _MOST_NUMBERS * LANES * 16
     readings = computes_again(kernel) if HELD_ROW < row <= 2 * HELD_ROW and room else 0
     if readings == 2:
         return Schedule("persistent", 1, HELD_ROW, 16, index_bits=bits)
-    if readings > 2 and 3 * row >= 4 * HELD_ROW and read_again(kernel) * row < 4 * HELD_ROW:
+    if readings > 2 and 3 * row >= 4 * HELD_ROW and traits.read_again(kernel) * row < 4 * HELD_ROW:
         return Schedule("persistent", 1, 2 * HELD_ROW, 16, index_bits=bits)
     return None
 
@@ -171,7 +163,7 @@ def reads_one_row(kernel: Kernel) -> bool:
     also holds its exponentials, leaves room for one program a multiprocessor."""
     found = {s.buffer for p in kernel.phases if p.axes for s in p.body if isinstance(s, Load)}
     reduces = [s.op for s in statements(kernel) if isinstance(s, Reduce)]
-    return len(found) == 1 and read_again(kernel) > 0 and reduces == ["sum"]
+    return len(found) == 1 and traits.read_again(kernel) > 0 and reduces == ["sum"]
 
 
 def cut_rows(kernel: Kernel, schedule: Schedule) -> Schedule | None:
@@ -184,7 +176,10 @@ def cut_rows(kernel: Kernel, schedule: Schedule) -> Schedule | None:
     if schedule.rblock < _LEAST_CUT or not 0 < 5 * row <= 4 * schedule.rblock:
         return None
     warps = max(schedule.num_warps // 2, schedule.rblock // 1024)
-    if not walks(kernel) and held_numbers(kernel) * row > _MOST_NUMBERS * LANES * warps:
+    if (
+        not traits.walks(kernel)
+        and traits.held_numbers(kernel) * row > _MOST_NUMBERS * LANES * warps
+    ):
         warps *= 2
     return replace(schedule, rblock=schedule.rblock // 2, num_warps=warps)
 
@@ -242,7 +237,7 @@ def _steps_along(kernel: Kernel) -> bool:
     """Neighbours in rows lie a few elements apart, in all that is read of them, so that each thread
     of a warp has one of them (one of three numbers for each of 64 components of a mixture, 131072
     rows of f32 on an H200: 40 us, 61 with four warps, two of which share a row)."""
-    loads = row_loads(kernel)
+    loads = traits.row_loads(kernel)
     inner = {p.axes[-1].symbol for p in kernel.phases if p.axes}
     steps = [s.index.coeff(a) for s in loads for a in inner if a in s.index.free_symbols]
     return bool(steps) and all(step.is_Integer and 1 < abs(step) <= NARROW for step in steps)
@@ -281,11 +276,11 @@ def _of_few(schedule: Schedule) -> Schedule:
 def _of_windows(kernel: Kernel, schedule: Schedule) -> Schedule:
     """As few elements a thread as let instruction caches hold its loads (sums of 64 channels of
     maxima of 6 x 6 x 6, compiled: 777 KB of 32 elements a thread, 98 of four)."""
-    most = max(1, _MOST_LOADS // max(1, len(row_loads(kernel))))
+    most = max(1, _MOST_LOADS // max(1, len(traits.row_loads(kernel))))
     xblock, warps = schedule.xblock, schedule.num_warps
     while xblock * schedule.rblock > 32 * warps * most and (warps < 4 or xblock > 1):
         xblock, warps = (xblock, 2 * warps) if warps < 4 else (xblock // 2, warps)
-    loads = len(row_loads(kernel)) if xblock == 1 else 0  # of rows that are a program each
+    loads = len(traits.row_loads(kernel)) if xblock == 1 else 0  # of rows that are a program each
     while loads > 4 and warps < 32 and loads * schedule.rblock > _MOST_NUMBERS * LANES * warps:
         warps *= 2
     return replace(schedule, xblock=xblock, num_warps=warps)
@@ -297,7 +292,7 @@ def _of_wide(kernel: Kernel, schedule: Schedule) -> Schedule:
     is stored, 16 elements a thread (two of 65536 x 256: 52 us, 57 with 32; a gradient that reads
     three of 65536 x 512: 160, 177), or long ones of 16 (gradients of cosines of 65536 x 768 of
     bf16 on an H100: 154 us, 181)."""
-    read = row_loads(kernel)
+    read = traits.row_loads(kernel)
     stored = any(isinstance(s, Store) for p in kernel.phases if p.axes for s in p.body)
     wide = all(s.dtype.itemsize == 4 for s in read)
     several = len({s.buffer for s in read}) > 1 and wide

@@ -6,20 +6,11 @@ from typing import Literal
 from loop_ir import HELD_ROW, Kernel, Load, Reduce, Scan, Store, row_of_pieces
 from loop_ir.ir import statements
 from triton_emit.rereading import times_read
+from triton_emit.schedule import traits
 from triton_emit.schedule.columns import may_step
 from triton_emit.schedule.h200 import L2_BYTES, LONG, MULTIPROCESSORS, WARPS
 from triton_emit.schedule.held import cut_rows, short_pieces
 from triton_emit.schedule.record import Schedule, next_power_of_two
-from triton_emit.schedule.traits import (
-    PAIRS,
-    can_loop,
-    inner_bound,
-    inner_spaces,
-    read_again,
-    row_bytes,
-    row_loads,
-    rows_read,
-)
 from triton_emit.vectors import access
 
 # Elements of a piece of a row that is worth a step of a loop.
@@ -46,8 +37,10 @@ def looped(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]) -> Sche
     last chunk empty (softmax of 8192 x 10000 of bf16: 90 us, 99 in chunks of 4096, 140 in chunks of
     8192). 32 warps for what applies rows past 16384 elements (of 3000 x 33000 of bf16 on an H100:
     147 us, 181)."""
-    again = read_again(kernel) * width
-    pairs = any(isinstance(s, Reduce | Scan) and s.op in PAIRS[type(s)] for s in statements(kernel))
+    again = traits.read_again(kernel) * width
+    pairs = any(
+        isinstance(s, Reduce | Scan) and s.op in traits.PAIRS[type(s)] for s in statements(kernel)
+    )
     warps = 4 if not again else 8 if width <= HELD_ROW else 16
     while warps < 32 and rows * warps < MULTIPROCESSORS * WARPS // 2:
         if warps == 8 and 2 * rows >= 7 * MULTIPROCESSORS:
@@ -63,7 +56,7 @@ def looped(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]) -> Sche
     small = not (warps == 32 and lines) if pairs else warps == 32 and not again
     each = 256 if small else 512
     online = any(isinstance(s, Reduce) and s.op == "softmax" for s in statements(kernel))
-    if warps == 32 and online and inner_bound(kernel) is None and width <= 16 * HELD_ROW:
+    if warps == 32 and online and traits.inner_bound(kernel) is None and width <= 16 * HELD_ROW:
         # two programs a multiprocessor, of which one waits (softmax of dynamic rows of bf16 on an
         # H100, 2500 of 32300 165 us, 382 of 16 elements a thread, 350 of 89571 109 and 178)
         each = 128
@@ -76,9 +69,9 @@ def looped(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]) -> Sche
         loads = {s: p.axes for p in phases for s in p.body if isinstance(s, Load)}
         if warps == 4 or len(loads) > 1 or any(access(kernel, *s) == 1 for s in loads.items()):
             folds = sum(isinstance(s, Reduce) for p in phases for s in p.body)
-            single = folds == 1 and row_bytes(kernel) > 1
+            single = folds == 1 and traits.row_bytes(kernel) > 1
             steps = (s.index.coeff(a.symbol) for s in loads for a in kernel.axes)
-            apart = row_bytes(kernel) == 4 and any(step.is_odd for step in steps)
+            apart = traits.row_bytes(kernel) == 4 and any(step.is_odd for step in steps)
             long = width >= (2 * LONG if apart and len(loads) == 1 else _VERY_LONG)
             plain = single and long and all(len(p.axes) == 1 for p in phases)
             rblock, warps = (4096, 16) if plain else (min(2048, rblock), 8)
@@ -100,14 +93,14 @@ def read_twice(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]) -> 
     16 warps, so that the rows of all programs stay in the caches until they are read again (in 8
     bits on an H100: 136 us, 141 of eight). Rows of 16 bits that end within a chunk are held: 5000
     of an RMS norm took 89 us, and Inductor's two loops 92."""
-    read = read_again(kernel) * width
+    read = traits.read_again(kernel) * width
     programs = MULTIPROCESSORS * WARPS // 16
     readings = times_read(kernel) if width > 4096 else 0
     if not readings or not 0 < programs * read <= L2_BYTES // 2:
         return None
-    if rows < 4 * programs or len(rows_read(kernel)) > MOST_KEPT:
+    if rows < 4 * programs or len(traits.rows_read(kernel)) > MOST_KEPT:
         return None
-    if width % 2048 and row_bytes(kernel) < 4:
+    if width % 2048 and traits.row_bytes(kernel) < 4:
         return None
     rblock = 2048 if readings > 2 or 0 < width % 4096 <= 2048 else 4096
     return Schedule("looped", 1, rblock, 16, index_bits=bits)
@@ -120,7 +113,7 @@ def scanned_chunks(
     8 elements a thread, each of which waits for the one before (means and deviations of what came
     so far of 9000 x 4100 of f32 on an H100: 342 us in tiles of 8192, Inductor 220)."""
     once = sum(bool(p.axes) for p in kernel.phases) == 1 and may_step(kernel)
-    if not once or rblock < 4 * LONG or 5 * width > 4 * rblock or not can_loop(kernel):
+    if not once or rblock < 4 * LONG or 5 * width > 4 * rblock or not traits.can_loop(kernel):
         return None
     return Schedule("looped", 1, LONG, 4, index_bits=bits)
 
@@ -129,7 +122,7 @@ def _piece(kernel: Kernel) -> int:
     """The last of several inner axes, up to a power of two, if a loop can step over such pieces one
     by one: where an element is in its piece is then the same in all steps (32768 x 1000 of f32 with
     weights of columns on an H200: 76 us, 86 in steps of 2048). Else 0."""
-    spaces = inner_spaces(kernel)
+    spaces = traits.inner_spaces(kernel)
     last = spaces[0][-1].extent
     if len(spaces) > 1 or len(spaces[0]) < 2 or not last.is_Integer:
         return 0
@@ -141,7 +134,7 @@ def looking_back(kernel: Kernel, bits: Literal[32, 64]) -> Schedule:
     """Chunks of 32 elements a thread, or 16 pairs or numbers of 64 bits. Groups so large that what
     one moves takes longer than its last chunk takes to tell the next one's."""
     found = [s for s in statements(kernel) if isinstance(s, Scan)]
-    wide = any(s.op in PAIRS[Scan] or s.dtype.itemsize > 4 for s in found)
+    wide = any(s.op in traits.PAIRS[Scan] or s.dtype.itemsize > 4 for s in found)
     return Schedule("looped", 1, 4096 if wide else 8192, 8, index_bits=bits, lookback=512)
 
 
@@ -154,7 +147,7 @@ def walking(kernel: Kernel, rblock: int, bits: Literal[32, 64]) -> Schedule:
     would change layout at each step (16384 x 1024: 62 us, 112 of four)."""
     if (short := short_pieces(kernel, 1 << 31, bits)) is not None:
         return short
-    sizes = {s.dtype.itemsize for s in row_loads(kernel)}
+    sizes = {s.dtype.itemsize for s in traits.row_loads(kernel)}
     if rblock >= LONG and 1 in sizes and len(sizes) > 1:
         warps = max(4, min(16, rblock // 256))
         return Schedule("persistent", 1, rblock, warps, num_stages=3, index_bits=bits)
@@ -165,6 +158,6 @@ def walking(kernel: Kernel, rblock: int, bits: Literal[32, 64]) -> Schedule:
         found = cut
     elif 0 < 5 * row <= 4 * rblock:
         found = replace(found, num_warps=max(4, warps // 2))
-    ahead = xblock * (rblock if cut is None else row) * row_bytes(kernel)
+    ahead = xblock * (rblock if cut is None else row) * traits.row_bytes(kernel)
     stages = min(4, max(3 if 2 * ahead <= MOST_AHEAD else 2, 1 + _AHEAD_BYTES // ahead))
     return replace(found, num_stages=stages)

@@ -9,23 +9,12 @@ import sympy
 
 import loop_ir as ir
 from loop_ir.ir import ITERATED, at_hints, statements
+from triton_emit import vectors
 from triton_emit.idioms import cheaper
 from triton_emit.pairs import paired
 from triton_emit.schedule.h200 import LANES, LINE, LONG, MULTIPROCESSORS, NARROW, ROW
 from triton_emit.schedule.record import Schedule, next_power_of_two
 from triton_emit.schedule.traits import updates
-from triton_emit.vectors import (
-    aligned,
-    bends,
-    combines_ones,
-    moves_alone,
-    reads_records,
-    reads_rows,
-    reads_windows,
-    slides,
-    unravels,
-    vector,
-)
 
 # Statements for each of two neighbours: more of them leave no registers. Rows of pairs share most.
 _MOST_PAIRED = 48
@@ -59,25 +48,25 @@ def of_points(
         if min(columns, neighbours) >= NARROW:
             return _tiled(kernel, columns, neighbours, rows, bits)
     elif ir.picks_rows(kernel) and columns >= ROW:
-        return replace(_picking(columns, bits), vector=int(combines_ones(kernel)))
+        return replace(_picking(columns, bits), vector=int(vectors.combines_ones(kernel)))
     divided = ir.divides_lines(cheaper(kernel))
-    if columns >= LONG and ("rows" in divided or reads_rows(kernel)):
-        return replace(_picking(columns, bits), vector=vector(kernel))
+    if columns >= LONG and ("rows" in divided or vectors.reads_rows(kernel)):
+        return replace(_picking(columns, bits), vector=vectors.vector(kernel))
     x = _snug(columns, (256, 128)) if "columns" in divided else 0
     if x and rows >= 2 * MULTIPROCESSORS * _PIECE:
         sizes = [b.type.dtype.itemsize for b in kernel.buffers if len(b.type.size) > 1]
-        taken = vector(kernel) or 16 // max(4, *sizes)  # as many as of the reciprocals
+        taken = vectors.vector(kernel) or 16 // max(4, *sizes)  # as many as of the reciprocals
         return Schedule("tiled", x, 1, 4, 1, bits, _PIECE // x, vector=taken)
     if (pairs := _pairs(kernel, rows, bits)) is not None:
         return pairs
-    if bends(kernel) or slides(kernel):
+    if vectors.bends(kernel) or vectors.slides(kernel):
         plane = _plane(kernel, columns, rows, bits)
         if plane is not None:
             return plane
     if any(isinstance(s, ir.Store) and s.mode == "mul" for s in statements(kernel)):
         # A program tries again until all of its products are done: few wait for the slowest.
         return Schedule("flat", 128, num_warps=4, index_bits=bits)
-    flat = replace(_flat(rows, bits), vector=vector(kernel))
+    flat = replace(_flat(rows, bits), vector=vectors.vector(kernel))
     if steps := {s.op for s in statements(kernel) if isinstance(s, ir.Compute)} & ITERATED.keys():
         # Few wait for the one of most steps; each element has a function of its own in the text.
         return replace(flat, xblock=512 if steps.isdisjoint(_LONG_STEPS) else 128, num_warps=4)
@@ -86,11 +75,11 @@ def of_points(
         # 99 us in blocks of 1024 of four warps, 95 of two, 94 in blocks of 512 of one).
         xblock = min(512, flat.xblock)
         return replace(flat, xblock=xblock, num_warps=max(1, xblock // 512))
-    if unravels(kernel) and not _divides_longs(kernel):
+    if vectors.unravels(kernel) and not _divides_longs(kernel):
         rows_of = _rows(kernel, columns, rows, hints, bits)
         if rows_of is not None:
             return rows_of
-    if reads_records(kernel):
+    if vectors.reads_records(kernel):
         # Two a thread (three coordinates of 2**23 points on an H200: 36.6 us, 39.0 of four).
         return replace(flat, xblock=flat.xblock // 2, num_warps=2 * flat.num_warps)
     if updates(kernel):
@@ -98,7 +87,7 @@ def of_points(
     if flat.vector == 1 and sum(1 for _ in statements(kernel)) >= _LONG_TEXT:
         # gradient of 37 x 37 points in 100 x 100, 36 loads each, on an H100: 102 us, 114
         flat = replace(flat, num_warps=2 * flat.num_warps)
-    if reads_windows(kernel):
+    if vectors.reads_windows(kernel):
         # means of 3 x 3 x 3 of f32 on an H100: 814 us of two a thread, 906 of four
         loads = sum(isinstance(s, ir.Load) for s in statements(kernel))
         return replace(
@@ -194,12 +183,12 @@ def _plane(kernel: ir.Kernel, columns: int, points: int, bits: Literal[32, 64]) 
     thread, 16 where no windows are read. What resamples takes neighbours in pairs: what the lanes
     of a warp read then lies in one line. None where a tile would be a fifth empty, or where there
     are too few tiles."""
-    windows, pairs = reads_windows(kernel), bends(kernel)
+    windows, pairs = vectors.reads_windows(kernel), vectors.bends(kernel)
     x = _snug(columns, (256, 128, 64) if pairs else (256, 128, 64, 32, 16, 8))
     y = 128 * (16 if pairs and not windows else 8) // x if x else 0
     if not x or points < 2 * MULTIPROCESSORS * x * y:
         return None
-    taken = 2 if pairs else int(not aligned(kernel))
+    taken = 2 if pairs else int(not vectors.aligned(kernel))
     return Schedule("tiled", x, 1, 2 if windows and not pairs else 4, 1, bits, y, vector=taken)
 
 
@@ -219,12 +208,12 @@ def _rows(
     x = next((n for n in (256, 128, 64, 32) if filled(columns, n) >= 0.75), 0)
     below = at_hints(kernel.axes[-2].extent, hints) if len(kernel.axes) > 2 else _TILE
     y = next((n for n in (_TILE // x, _TILE // 2 // x) if filled(below, n) >= 0.75), 0) if x else 0
-    least = 0.9 if reads_windows(kernel) else 0.7
+    least = 0.9 if vectors.reads_windows(kernel) else 0.7
     if not y or filled(columns, x) * filled(below, y) < least:
         return None
     loads = sum(isinstance(s, ir.Load) for s in statements(kernel))
     warps = max(1, x * y * (2 if loads <= 2 else 4) // _TILE)
-    return Schedule("tiled", x, 1, warps, 1, bits, y, vector=int(moves_alone(kernel)))
+    return Schedule("tiled", x, 1, warps, 1, bits, y, vector=int(vectors.moves_alone(kernel)))
 
 
 def _picked_bytes(kernel: ir.Kernel, hints: Mapping[str, int]) -> int:

@@ -4,24 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from wrapper_ir import ops as ir
 from wrapper_ir.analysis import alias_source, definitions, param_roots, storages, uses
 from wrapper_ir.collectives import taken_until
-from wrapper_ir.ops import (
-    Allocate,
-    CommAllocate,
-    CommFree,
-    ExternCall,
-    Free,
-    If,
-    Op,
-    Program,
-    Return,
-    Reuse,
-    StreamSwitch,
-    StreamWait,
-)
 
-_MADE = Allocate | CommAllocate | Reuse | ExternCall
+_MADE = ir.Allocate | ir.CommAllocate | ir.Reuse | ir.ExternCall
 
 
 @dataclass(frozen=True)
@@ -36,13 +23,13 @@ class InsertFrees:
 
     name: ClassVar[str] = "insert_frees"
 
-    def run(self, program: Program) -> Program:
+    def run(self, program: ir.Program) -> ir.Program:
         """The program with its storages freed."""
         roots = storages(program.ops, param_roots(program))
         return replace(program, ops=_insert(program.ops, roots))
 
 
-def _insert(ops: Sequence[Op], roots: Mapping[str, str]) -> tuple[Op, ...]:
+def _insert(ops: Sequence[ir.Op], roots: Mapping[str, str]) -> tuple[ir.Op, ...]:
     last: dict[str, int] = {}
     shared: set[str] = set()
     taken = taken_until(ops, roots)
@@ -50,35 +37,35 @@ def _insert(ops: Sequence[Op], roots: Mapping[str, str]) -> tuple[Op, ...]:
     for i, op in enumerate(ops):
         if isinstance(op, _MADE) and alias_source(op) is None:
             last.update({name: joined.get(i, i) for name, _ in definitions(op)})
-            shared |= {op.out} if isinstance(op, CommAllocate) else set()
+            shared |= {op.out} if isinstance(op, ir.CommAllocate) else set()
         for name in (*uses(op), *taken.get(i, ())):
             if roots[name] in last:
                 last[roots[name]] = max(last[roots[name]], joined.get(i, i))
-        if isinstance(op, Free | CommFree | Return):
+        if isinstance(op, ir.Free | ir.CommFree | ir.Return):
             for name in uses(op):
                 last.pop(roots[name], None)
-        if isinstance(op, Reuse):
+        if isinstance(op, ir.Reuse):
             last.pop(roots[op.src], None)
     dying: dict[int, list[str]] = {}
     for name, i in last.items():
         dying.setdefault(i, []).append(name)
-    out: list[Op] = []
+    out: list[ir.Op] = []
     for i, op in enumerate(ops):
-        if isinstance(op, If):
+        if isinstance(op, ir.If):
             op = replace(op, then=_insert(op.then, roots), orelse=_insert(op.orelse, roots))
         out.append(op)
-        out += [CommFree(n) if n in shared else Free(n) for n in dying.get(i, ())]
+        out += [ir.CommFree(n) if n in shared else ir.Free(n) for n in dying.get(i, ())]
     return tuple(out)
 
 
-def _joined(ops: Sequence[Op]) -> dict[int, int]:
+def _joined(ops: Sequence[ir.Op]) -> dict[int, int]:
     """By position of what runs on another stream than that of the call: of the wait for it."""
     stream, running = 0, dict[int, list[int]]()
     found: dict[int, int] = {}
     for i, op in enumerate(ops):
-        if isinstance(op, StreamSwitch):
+        if isinstance(op, ir.StreamSwitch):
             stream = op.stream
-        elif isinstance(op, StreamWait):
+        elif isinstance(op, ir.StreamWait):
             if stream == 0:
                 found |= dict.fromkeys(running.pop(op.stream, ()), i)
         elif stream != 0:

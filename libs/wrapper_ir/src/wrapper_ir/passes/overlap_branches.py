@@ -11,30 +11,9 @@ from typing import ClassVar
 
 from symexpr import evaluate
 from tensor_ir import Device, TensorType
-from wrapper_ir.analysis import (
-    accesses,
-    alias_source,
-    definitions,
-    kernels,
-    param_roots,
-    storages,
-    uses,
-    walk,
-)
+from wrapper_ir import analysis
+from wrapper_ir import ops as ir
 from wrapper_ir.memory import hint_env
-from wrapper_ir.ops import (
-    Allocate,
-    Comment,
-    Describe,
-    ExternCall,
-    If,
-    Launch,
-    Op,
-    Program,
-    StreamSwitch,
-    StreamWait,
-    View,
-)
 from wrapper_ir.passes.plan_memory import FRESH
 
 # Seconds of a launch, bytes and operations in a second; seconds from which one fills a GPU alone;
@@ -56,16 +35,16 @@ class OverlapBranches:
     Before storages are freed: `insert_frees` knows until when another stream uses them."""
 
     name: ClassVar[str] = "overlap_branches"
-    pure: Callable[[ExternCall], bool] = lambda op: op.target in FRESH
+    pure: Callable[[ir.ExternCall], bool] = lambda op: op.target in FRESH
     least: float = 4e-6
     share: float = 0.04
 
-    def run(self, program: Program) -> Program:
+    def run(self, program: ir.Program) -> ir.Program:
         """The program with its branches on two streams."""
         search = _Search(program, self.pure)
         if search.device is None:
             return program
-        ops, out, i, hidden = program.ops, list[Op](), 0, 0.0
+        ops, out, i, hidden = program.ops, list[ir.Op](), 0, 0.0
         while i < len(ops):
             gain, end, parts = search.best(i)
             if gain < self.least:
@@ -74,27 +53,27 @@ class OverlapBranches:
                 continue
             hidden += gain
             first, side, main = parts
-            switch, back = (StreamSwitch(n, search.device) for n in (1, 0))
-            fork, join = (StreamWait(n, search.device) for n in (0, 1))
+            switch, back = (ir.StreamSwitch(n, search.device) for n in (1, 0))
+            fork, join = (ir.StreamWait(n, search.device) for n in (0, 1))
             out += [*first, switch, fork, *side, back, *main, join]
             i = end
         pays = hidden > self.share * sum(search.work)
         return replace(program, ops=tuple(out)) if pays else program
 
 
-Parts = tuple[list[Op], list[Op], list[Op]]
+Parts = tuple[list[ir.Op], list[ir.Op], list[ir.Op]]
 
 
 class _Search:
-    def __init__(self, program: Program, pure: Callable[[ExternCall], bool]) -> None:
+    def __init__(self, program: ir.Program, pure: Callable[[ir.ExternCall], bool]) -> None:
         self.ops = program.ops
         self.pure = pure
-        self.kernels = kernels(program)
-        self.roots = storages(program.ops, param_roots(program))
+        self.kernels = analysis.kernels(program)
+        self.roots = analysis.storages(program.ops, analysis.param_roots(program))
         self.types = {p.name: p.type for p in program.params if p.type is not None}
-        for op in walk(program.ops):
-            self.types.update(definitions(op))
-            if isinstance(op, Describe):
+        for op in analysis.walk(program.ops):
+            self.types.update(analysis.definitions(op))
+            if isinstance(op, ir.Describe):
                 self.types[op.out] = self.types[op.src]
         env = hint_env(program)
         self.bytes = {type: type.storage_bytes(env) for type in set(self.types.values())}
@@ -105,28 +84,30 @@ class _Search:
         self.work = [self.seconds(op) for op in self.ops] if self.device else []
         self.moves = [self.may_move(op) for op in self.ops] if self.device else []
 
-    def may_move(self, op: Op) -> bool:
-        if isinstance(op, If):
+    def may_move(self, op: ir.Op) -> bool:
+        if isinstance(op, ir.If):
             return all(map(self.may_move, (*op.then, *op.orelse)))
-        if isinstance(op, ExternCall):
+        if isinstance(op, ir.ExternCall):
             return op.alias is None and self.pure(op)
-        return isinstance(op, Launch | Allocate | View | Describe | Comment)
+        return isinstance(op, ir.Launch | ir.Allocate | ir.View | ir.Describe | ir.Comment)
 
-    def seconds(self, op: Op) -> float:
-        if not isinstance(op, Launch | ExternCall | If):
+    def seconds(self, op: ir.Op) -> float:
+        if not isinstance(op, ir.Launch | ir.ExternCall | ir.If):
             return 0.0
-        names = {*uses(op), *(name for name, _ in definitions(op))}
+        names = {*analysis.uses(op), *(name for name, _ in analysis.definitions(op))}
         types = [self.types[n] for n in names if n in self.types]
         moved = sum(self.bytes[type] for type in types) / _BYTES
         return _LAUNCH + max(moved, self._operations(op) / _FLOPS)
 
-    def _operations(self, op: Op) -> float:
+    def _operations(self, op: ir.Op) -> float:
         """Those of a product: twice the elements of the result times what is summed for each, about
         the columns of a matrix, or all but the first size of a convolution's weight."""
-        if not isinstance(op, ExternCall) or not _PRODUCT.search(op.target):
+        if not isinstance(op, ir.ExternCall) or not _PRODUCT.search(op.target):
             return 0.0
-        results = [type for _, type in definitions(op)] or [self.types[n] for n in op.mutates]
-        given = [self._sizes(self.types[n]) for n in uses(op) if n in self.types]
+        results = [type for _, type in analysis.definitions(op)] or [
+            self.types[n] for n in op.mutates
+        ]
+        given = [self._sizes(self.types[n]) for n in analysis.uses(op) if n in self.types]
         columns = max((s[-1] for s in given if len(s) > 1), default=1)
         summed = prod(given[1][1:]) if "convolution" in op.target else columns
         return 2.0 * sum(prod(self._sizes(type)) for type in results) * summed
@@ -169,15 +150,19 @@ class _Groups:
 
     def add(self, i: int) -> None:
         search, op = self.search, self.search.ops[i]
-        used = uses(op)
+        used = analysis.uses(op)
         before = [self._made[n] for n in used if n in self._made]
-        if isinstance(op, View | Describe | Comment) and not before:
+        if isinstance(op, ir.View | ir.Describe | ir.Comment) and not before:
             self.hoisted.append(i)
             return
-        made = [name for name, _ in definitions(op)]
-        made += [op.out] if isinstance(op, Describe) else []
-        written = {search.roots[n] for o in walk([op]) for n in accesses(o, search.kernels)[1]}
-        written |= {search.roots[n] for n in made} if alias_source(op) is None else set()
+        made = [name for name, _ in analysis.definitions(op)]
+        made += [op.out] if isinstance(op, ir.Describe) else []
+        written = {
+            search.roots[n]
+            for o in analysis.walk([op])
+            for n in analysis.accesses(o, search.kernels)[1]
+        }
+        written |= {search.roots[n] for n in made} if analysis.alias_source(op) is None else set()
         touched = {search.roots[n] for n in used}
         before += [self._wrote[s] for s in touched | written if s in self._wrote]
         before += [k for s in written for k in self._read[s]]
