@@ -25,7 +25,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, fx
 
-from aten_lowering.symbols import shape_envs
 from compile_cli.artifact import Artifact
 from compile_cli.options import Options
 from compile_cli.torch_compat import default_store, sharing_groups, unset_fake_temporarily
@@ -122,6 +121,8 @@ def digest(gm: fx.GraphModule, options: Options, data_parallel: bool) -> str:
         return ""
     if any(n.op in ("get_attr", "call_module") for n in gm.graph.nodes):
         return ""
+    from aten_lowering.symbols import shape_envs  # with all of lowering, which one rank needs none of
+
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
     lines = [f"{replace(options, cache_dir=None)} {gpu} {torch.__version__} {sharing_groups()}"]
     for env in shape_envs(gm):
