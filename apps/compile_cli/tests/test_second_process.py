@@ -21,7 +21,7 @@ import aten_lowering
 import compile_cli.graph_cache as graph_cache
 from compile_cli import pipeline, torch_backend
 from compile_cli.hosts import inputs
-from compile_cli.torch_compat import LocalMap, key_parts, tracer
+from compile_cli.torch_compat import LocalMap, guards, key_parts, tracer
 from gemm_templates import Choice
 from loop_ir.passes import take_over
 from planner import NO_TIME, Chosen
@@ -115,16 +115,19 @@ def test_what_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("level", [logging.DEBUG, logging.WARNING])
-def test_dynamo_parses_files_for_a_log_that_is_read(
+def test_dynamo_parses_files_and_times_guards_for_a_log_that_is_read(
     level: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parsed: Calls = []
+    timed: list[Any] = []
+    monkeypatch.setattr(guards, "profile_guard_manager", lambda *a: float(timed.append(a) is None))
+    monkeypatch.setattr(guards.guards_log, "isEnabledFor", lambda at: at >= level)
     monkeypatch.setattr(tracer, "get_funcname", lambda file, _: parsed.append(file))
     monkeypatch.setattr(graph_cache.call_log, "isEnabledFor", lambda at: at >= level)
     torch._dynamo.reset()
     graph_cache.until_compiled()
     torch.compile(lambda x: x.sin() + 1, backend="compile_cli")(X)
-    assert bool(parsed) == (level == logging.DEBUG)
+    assert bool(parsed) == bool(timed) == (level == logging.DEBUG)
 
 
 @pytest.mark.parametrize("enabled", [False, True])

@@ -36,6 +36,7 @@ from compile_cli.torch_compat import (
     callback_handler,
     compiler_config,
     functorch_config,
+    guards,
     key_parts,
     sharing_groups,
     tracer,
@@ -167,8 +168,12 @@ _UNTIL_COMPILED = ExitStack()
 
 def _begins(_: CallbackArgs) -> None:
     """Dynamo asks neither for the names in a log's lines, for which it parses files, where nobody
-    reads that, nor for what local maps are of, which are off, and imports all of DTensor's."""
+    reads that, nor for the time that its guards take, with all caches of the CPU flushed, which is
+    for logs, nor for what local maps are of, which are off, and imports all of DTensor's."""
     _UNTIL_COMPILED.enter_context(collected_later())
+    if not guards.guards_log.isEnabledFor(DEBUG):
+        untimed = mock.patch.object(guards, "profile_guard_manager", lambda *_: 0.0)
+        _UNTIL_COMPILED.enter_context(untimed)
     if not call_log.isEnabledFor(DEBUG):
         _UNTIL_COMPILED.enter_context(mock.patch.object(tracer, "get_funcname", lambda *_: None))
     asked = LocalMap.should_wrap_in_hop

@@ -121,7 +121,7 @@ def digest(gm: fx.GraphModule, options: Options, data_parallel: bool) -> str:
         return ""
     if any(n.op in ("get_attr", "call_module") for n in gm.graph.nodes):
         return ""
-    from aten_lowering.symbols import shape_envs  # with all of lowering, which one rank needs none of
+    from aten_lowering.symbols import shape_envs  # with all of lowering: one rank needs none
 
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
     lines = [f"{replace(options, cache_dir=None)} {gpu} {torch.__version__} {sharing_groups()}"]

@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 import torch._dynamo
+import torch._dynamo.guards as guards
 import torch._dynamo.symbolic_convert as tracer
 import torch._functorch.config as functorch_config
 import torch._higher_order_ops.triton_kernel_wrap as kernel_wrap
 import torch.compiler.config
 from torch._dynamo.callback import CallbackArgs, callback_handler
 from torch._dynamo.exc import TorchDynamoException
-from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.output_graph import trace_call_log as call_log
 from torch._dynamo.source import GlobalStateSource
 from torch._dynamo.utils import counters
@@ -99,7 +99,7 @@ without_autocast: Callable[[], Any] = torch._C._DisableAutocast
 def guard_dual_level() -> None:
     """The graph that Dynamo compiles is not called where `dual_level` is another."""
     if (context := TracingContext.try_get()) is not None:
-        guard = GlobalStateSource().make_guard(GuardBuilder.DUAL_LEVEL)
+        guard = GlobalStateSource().make_guard(guards.GuardBuilder.DUAL_LEVEL)
         context.guards_context.dynamo_guards.add(guard)
 
 
