@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import sympy
 
-from loop_ir import Axis, Kernel, Load, contiguous_strides
-from loop_ir.ir import statements
+from loop_ir import Axis, Kernel, Load, Stmt, contiguous_strides
+from loop_ir.ir import map_statements, statements
 from triton_emit.device_function import DeviceFunctionWriter, only_store
 from triton_emit.errors import BadEpilogue
 from triton_emit.idioms import cheaper
@@ -43,7 +43,11 @@ def emit_epilogue(
                 raise BadEpilogue(kernel.name, f"it reads {out_name}[{s.index}], not [{here}]")
         elif isinstance(s, Load) and s.buffer == store.buffer and s.index != store.index:
             raise BadEpilogue(kernel.name, f"it reads what other points write of {s.buffer}")
-    kernel = _reading(kernel, out_name, here)
+
+    def moved(s: Stmt) -> Stmt:
+        return replace(s, index=here) if isinstance(s, Load) and s.buffer == out_name else s
+
+    kernel = map_statements(kernel, moved)
     writer = _EpilogueWriter(kernel, out_name, index_bits(kernel))
     value = writer.result(store)
     index = sympy.expand(store.index).xreplace(single)
@@ -61,21 +65,6 @@ def emit_epilogue(
 
 def _along(axes: tuple[Axis, ...], stride: tuple[sympy.Expr, ...]) -> sympy.Expr:
     return sympy.Add(*(axis.symbol * s for axis, s in zip(axes, stride, strict=True)))
-
-
-def _reading(kernel: Kernel, buffer: str, index: sympy.Expr) -> Kernel:
-    """The kernel with all loads of a buffer at one index."""
-    phases = tuple(
-        replace(
-            phase,
-            body=tuple(
-                replace(s, index=index) if isinstance(s, Load) and s.buffer == buffer else s
-                for s in phase.body
-            ),
-        )
-        for phase in kernel.phases
-    )
-    return replace(kernel, phases=phases)
 
 
 class _EpilogueWriter(DeviceFunctionWriter):

@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 from loop_ir import Compute, Const, DType, Kernel, Stmt, Store, reaching_steps
-from loop_ir.ir import operands, results
+from loop_ir.ir import map_statements, operands, results
 from triton_emit.bounded import within_bounds
 from triton_emit.ssa import clean
 
@@ -55,9 +55,8 @@ def cheaper(kernel: Kernel, rounded: bool = False) -> Kernel:
                 return replace(s, op="log1p_positive")
         return replace(s, op=_NEAR[s.op]) if s.op in _NEAR and s.out not in exact else s
 
-    phases = tuple(replace(p, body=tuple(map(cheap, p.body))) for p in kernel.phases)
-    changed = phases != kernel.phases
-    return within_bounds(clean(replace(kernel, phases=phases)) if changed else kernel)
+    found = map_statements(kernel, cheap)
+    return within_bounds(kernel if found == kernel else clean(found))
 
 
 def _exact(kernel: Kernel, steps: frozenset[str], rounded: bool) -> set[object]:

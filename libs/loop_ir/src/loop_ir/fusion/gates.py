@@ -18,7 +18,7 @@ from loop_ir.ir import nodes as ir
 from loop_ir.ir.affine import same
 from loop_ir.ir.analysis import is_pointwise, output_buffers, reads, writes
 from loop_ir.ir.in_place import is_in_place
-from loop_ir.ir.names import Name, operands, results, statements
+from loop_ir.ir.names import behind, operands, results, statements
 from loop_ir.ir.points import at_strides
 from loop_ir.ir.renaming import used_buffers
 from loop_ir.passes.merge_axes import merge
@@ -172,7 +172,7 @@ def _split(node: ir.Matmul, first: ir.Matmul) -> GatedPair | None:
         if not (isinstance(product, ir.Compute) and product.op == "mul"):
             continue
         for gated, factor in (product.args, product.args[::-1]):
-            wide, inside = made[factor], _behind(gated, made)
+            wide, inside = made[factor], behind((gated,), body)
             if not (isinstance(wide, ir.Compute) and wide.op == "cast" and wide.args[0] in loads):
                 continue
             other = loads[wide.args[0]]
@@ -180,23 +180,10 @@ def _split(node: ir.Matmul, first: ir.Matmul) -> GatedPair | None:
             parts = {*inside, wide, other}
             alone = len(own) == 1 and own[0] in loads.values() and own[0] != other
             if alone and product.dtype is DType.f32 and _only_in(product, parts, body):
-                gate = [s for s in body if s in inside]
                 left = [s for s in body if s not in parts or isinstance(s, ir.Const)]
                 of_node = other.buffer == first.out
-                return _pair(node, first, of_node, product, gated, gate, left)
+                return _pair(node, first, of_node, product, gated, inside, left)
     return None
-
-
-def _behind(name: str, made: dict[Name, ir.Stmt]) -> set[ir.Stmt]:
-    """The statements that a value is computed by."""
-    found: set[ir.Stmt] = set()
-    waiting: list[Name] = [name]
-    while waiting:
-        stmt = made[waiting.pop()]
-        if stmt not in found:
-            found.add(stmt)
-            waiting += [n for n in operands(stmt) if n in made]
-    return found
 
 
 def _only_in(product: ir.Compute, parts: set[ir.Stmt], body: tuple[ir.Stmt, ...]) -> bool:

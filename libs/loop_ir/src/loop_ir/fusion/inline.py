@@ -16,7 +16,7 @@ from loop_ir.ir.affine import linear, nonnegative_over, quotient, substitute
 from loop_ir.ir.analysis import inner_axes, is_pointwise, lows_of
 from loop_ir.ir.in_place import hazard, is_in_place
 from loop_ir.ir.masks import definitions, mask_tests
-from loop_ir.ir.names import map_expressions, operands, renamed, results, statements, value_names
+from loop_ir.ir.names import behind, map_expressions, renamed, statements, value_names
 from loop_ir.ir.nodes import Axis, Compute, Const, Indirect, Kernel, Load, Phase, Stmt, Store
 from loop_ir.ir.points import mixed_radix
 from loop_ir.ir.rewrite import Substitution, ranges_of, simplify_with
@@ -55,7 +55,7 @@ def _inlined(
 ) -> Kernel | Mismatch:
     buffer = store.buffer
     written = {s.buffer for s in statements(consumer) if isinstance(s, Store)}
-    body = _slice(producer, store)
+    body = behind((store.value,), statements(producer))
     if any(isinstance(s, Load) and s.buffer in written for s in body):
         return Mismatch(f"{consumer.name} changes what {producer.name} reads")
     lows = lows_of(renaming.union_symbols(producer.symbols, consumer.symbols))
@@ -98,17 +98,6 @@ def _inlined(
     kernel = renaming.used_buffers(cse.eliminate(kernel))
     why = hazard(kernel)
     return kernel if why is None else Mismatch(f"in {consumer.name}, {why}")
-
-
-def _slice(kernel: Kernel, store: Store) -> list[Stmt]:
-    """The statements that the stored value depends on, in order."""
-    needed: set[object] = {store.value}
-    body: list[Stmt] = []
-    for stmt in reversed(list(statements(kernel))):
-        if not needed.isdisjoint(results(stmt)):
-            needed.update(operands(stmt))
-            body.append(stmt)
-    return body[::-1]
 
 
 def _copy(

@@ -140,6 +140,19 @@ def varying(body: Iterable[ir.Stmt], symbol: sympy.Symbol, over: bool = True) ->
     return found
 
 
+def behind(
+    names: Iterable[Name], body: Iterable[ir.Stmt], ends: type[ir.Stmt] | None = None
+) -> list[ir.Stmt]:
+    """The statements of a body that these names are made by, in order. ends: statements of this
+    kind, and those behind them, too."""
+    needed, found = set(names), list[ir.Stmt]()
+    for stmt in reversed(list(body)):
+        if (ends and isinstance(stmt, ends)) or not needed.isdisjoint(results(stmt)):
+            needed.update(operands(stmt))
+            found.append(stmt)
+    return found[::-1]
+
+
 def value_names(*kernels: ir.Kernel) -> set[str]:
     """The values that kernels define."""
     return {n for k in kernels for s in statements(k) for n in defined_values(s)}

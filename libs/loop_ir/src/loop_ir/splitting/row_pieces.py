@@ -11,7 +11,7 @@ from loop_ir.ir.analysis import JOINS, PLACES, identity
 from loop_ir.ir.body import Body, fresh_values, is_extreme
 from loop_ir.ir.names import (
     Name,
-    operands,
+    behind,
     renamed,
     results,
     statements,
@@ -173,12 +173,7 @@ def _starts(extent: int, width: int) -> list[int]:
 def _loads_first(bodies: Mapping[Axis, list[Stmt]]) -> Iterator[Phase]:
     """Of each piece what is read before anything is folded: threads wait for each other there."""
     for piece, body in bodies.items():
-        needed: set[Name] = set()
-        first: list[Stmt] = []
-        for stmt in reversed(body):
-            if isinstance(stmt, Load) or not needed.isdisjoint(results(stmt)):
-                needed.update(operands(stmt))
-                first.insert(0, stmt)
+        first = behind((), body, Load)
         yield Phase((piece,), tuple(first))
         known = {*first}
         body[:] = [s for s in body if s not in known]

@@ -13,11 +13,10 @@ from loop_ir.ir.affine import linear, product, quotient
 from loop_ir.ir.analysis import JOINS, at_hints, hints_of, scans
 from loop_ir.ir.body import Body, fresh_values
 from loop_ir.ir.names import (
+    behind,
     defined_values,
     expression,
     map_expressions,
-    operands,
-    results,
     statements,
 )
 from loop_ir.ir.points import place_in
@@ -142,7 +141,7 @@ def _window(kernel: ir.Kernel) -> tuple[ir.Axis, ...]:
 
 def _slides(kernel: ir.Kernel, inner: ir.Axis) -> Iterator[_Slide]:
     """The dimensions that windows slide along by an inner axis."""
-    body = list(_folded(kernel))
+    body = behind((), statements(kernel), ir.Reduce)
     exprs = [e for e in map(expression, body) if e is not None]
     for axis in kernel.axes:
         symbols = (axis.symbol, inner.symbol)
@@ -160,21 +159,12 @@ def _slides(kernel: ir.Kernel, inner: ir.Axis) -> Iterator[_Slide]:
             yield slide
 
 
-def _folded(kernel: ir.Kernel) -> Iterator[ir.Stmt]:
-    """The statements that what is folded is computed of, and the reductions, last ones first."""
-    needed: set[str | sympy.Symbol] = set()
-    for stmt in reversed(list(statements(kernel))):
-        if isinstance(stmt, ir.Reduce) or not needed.isdisjoint(results(stmt)):
-            needed.update(operands(stmt))
-            yield stmt
-
-
 def _join(kernel: ir.Kernel, slide: _Slide, pieces: Pieces) -> ir.Kernel:
     """Adds the kernel that reduces lines to the pieces; what reduces these, and goes on."""
     at = next(n for n, p in enumerate(kernel.phases) if p.axes)
     before, phase, after = kernel.phases[:at], kernel.phases[at], kernel.phases[at + 1 :]
     axes = tuple(ir.Axis(a.symbol, slide.lines) if a == slide.parallel else a for a in kernel.axes)
-    needed = set(_folded(kernel))
+    needed = set(behind((), statements(kernel), ir.Reduce))
     place = slide.step * slide.parallel.symbol + slide.dilation * slide.inner.symbol
     where = sympy.expand(place_in(axes).subs(slide.parallel.symbol, place))
     fresh = fresh_values(kernel)
