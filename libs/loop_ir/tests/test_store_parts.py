@@ -274,3 +274,16 @@ def test_rows_of_a_dynamic_size_are_disjoint() -> None:
     assert not disjoint(i0 + 2 * s, i0, over, over, ((s, -3),))
     assert not disjoint(i0, i0 + s - 1, over, over, lows)
     assert not disjoint(i0, s - i0, over, over, lows)
+
+
+def test_parts_of_a_dynamic_period_are_disjoint() -> None:
+    """As far as they stay in it, however often it comes."""
+    i0, i1, i2, s, n = sympy.symbols("i0 i1 i2 s n", integer=True)
+    lows, over = ((s, 4), (n, 0)), {i0: n, i1: s, i2: s - 1}
+    period, within = 2 * s * (s - 1), i1 * (s - 1) + i2
+    whole = sympy.expand(i0 * period + within)
+    assert disjoint(whole, sympy.expand(whole + s * (s - 1)), over, over, lows)
+    assert not disjoint(whole, sympy.expand(whole + s * (s - 1) - 1), over, over, lows)
+    assert not disjoint(whole, sympy.expand(whole + s * (s - 1) + 1), over, over, lows)
+    assert not disjoint(whole, sympy.expand(whole + period), over, over, lows)
+    assert not disjoint(whole, sympy.expand(whole + s * (s - 1)), over, over, ((s, -4), (n, 0)))

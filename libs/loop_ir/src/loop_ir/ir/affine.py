@@ -159,49 +159,39 @@ def disjoint(
     two: Mapping[sympy.Symbol, sympy.Expr],
     lows: tuple[tuple[sympy.Symbol, int], ...] = (),
 ) -> bool:
-    """Whether two indices never meet, as far as one modulus or, for symbols at or above `lows`, one
-    bound tells; `one` and `two`: the extents of their axes.
+    """Whether two indices never meet, as far as one modulus and bounds for symbols at or above
+    `lows` tell; `one` and `two`: the extents of their axes.
 
-        8*i0 + i1, i1 < 5   and   8*i0 + i1 + 5, i1 < 3:   [0, 5) and [5, 8) of each 8
-        i0, i0 < s          and   i0 + s, i0 < s:          [0, s) and [s, 2*s)
+        8*i0 + i1, i1 < 5     and   8*i0 + i1 + 5, i1 < 3:     [0, 5) and [5, 8) of each 8
+        i0, i0 < s            and   i0 + s, i0 < s:            [0, s) and [s, 2*s)
+        2*s*i0 + i1, i1 < s   and   2*s*i0 + i1 + s, i1 < s:   the same of each 2*s
     """
     forms = [linear(i, tuple(axes)) for i, axes in ((first, one), (second, two))]
-    moduli = {c for f in forms if f is not None for _, c in f.terms if c.is_Integer and c > 1}
-    for modulus in (None, *sorted(moduli, key=int)):
-        spans = [_within(f, axes, modulus) for f, axes in zip(forms, (one, two), strict=True)]
-        if None not in spans:
-            first_span, second_span = sorted(span for span in spans if span is not None)
-            if first_span[1] < second_span[0]:
-                return True
-    ends = [_span(f, axes, lows) for f, axes in zip(forms, (one, two), strict=True)]
-    return any(
-        a is not None and b is not None and nonnegative(sympy.expand(b[0] - a[1] - 1), lows)
-        for a, b in (ends, reversed(ends))
-    )
+    moduli = dict.fromkeys(c for f in forms if f is not None for _, c in f.terms if c != 1)
+    for modulus in (None, *moduli):
+        ends = [_span(f, axes, lows, modulus) for f, axes in zip(forms, (one, two), strict=True)]
+        if any(
+            a is not None and b is not None and nonnegative(sympy.expand(b[0] - a[1] - 1), lows)
+            for a, b in (ends, reversed(ends))
+        ):
+            return True
+    return False
 
 
 def _span(
     form: Linear | None,
     extents: Mapping[sympy.Symbol, sympy.Expr],
     lows: tuple[tuple[sympy.Symbol, int], ...],
+    modulus: sympy.Expr | None,
 ) -> tuple[sympy.Expr, sympy.Expr] | None:
-    """The first and the last value of an index that grows with its axes."""
-    if form is None or not all(nonnegative(c, lows) for _, c in form.terms):
+    """The first and the last value of an index that grows with its axes; modulo a number, if it
+    does not wrap around."""
+    if form is None:
         return None
-    return form.rest, form.rest + sympy.Add(*(c * (extents[a] - 1) for a, c in form.terms))
-
-
-def _within(
-    form: Linear | None, extents: Mapping[sympy.Symbol, sympy.Expr], modulus: sympy.Expr | None
-) -> tuple[int, int] | None:
-    """The first and the last value of an index modulo a number, if it does not wrap around."""
-    if form is None or not form.rest.is_Integer:
-        return None
-    low = high = int(form.rest) if modulus is None else int(form.rest) % int(modulus)
-    for axis, c in form.terms:
-        if modulus is not None and quotient(c, modulus) is not None:
-            continue
-        if not (c.is_Integer and c > 0 and extents[axis].is_Integer):
-            return None
-        high += int(c) * (int(extents[axis]) - 1)
-    return None if modulus is not None and high >= modulus else (low, high)
+    whole = modulus is not None and modulus.is_Integer and form.rest.is_Integer
+    low = form.rest % modulus if whole else form.rest
+    terms = [(a, c) for a, c in form.terms if modulus is None or quotient(c, modulus) is None]
+    high = low + sympy.Add(*(c * (extents[a] - 1) for a, c in terms))
+    inside = () if modulus is None else (low, modulus - 1 - high)
+    bounds = (*(c for _, c in terms), *map(sympy.expand, inside))
+    return (low, high) if all(nonnegative(e, lows) for e in bounds) else None
