@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import compile_cli
 from aten_lowering.opaque import Opaque
+from aten_lowering.passes.score_tables import score_tables
 
 TEMPLATE = {"gemm": "template"}
 LENGTH = 70
@@ -117,9 +118,15 @@ def several(s: Any, b: Any, h: Any, i: Any, j: Any, t: Tensor) -> Any:
     return 5 * torch.tanh((s + t[(j - i).abs().clamp(max=7), h]) / 5)
 
 
+def bucket(off: Tensor) -> Tensor:
+    far = 4 + (torch.log(off.abs().clamp(min=4).float() / 4) / 2.1 * 4).int()
+    return (off > 0).int() * 8 + torch.where(off.abs() < 4, off.abs(), far.clamp(max=7))
+
+
 CAPTURED: dict[str, tuple[tuple[int, ...], Any]] = {
     "distances": ((2, 2 * LENGTH), distances),
     "buckets": ((8, 2), several),
+    "T5": ((16, 2), lambda s, b, h, i, j, t: s + t[bucket(j - i), h]),
     "slopes": ((2,), lambda s, b, h, i, j, t: s + t[h] * (j - i)),
     "queries": ((2, 2, LENGTH), lambda s, b, h, i, j, t: s * t[b, h, i]),
     "bias": ((2, LENGTH, LENGTH), lambda s, b, h, i, j, t: s + t[h, i, j]),
@@ -156,6 +163,30 @@ def test_gradients_of_what_a_function_captured(case: str, monkeypatch: pytest.Mo
     alone = torch.autograd.grad(compiled(q.detach(), k.detach(), given[2]), given[2], seed)
     close(alone[0], want[2])
     assert got[2].dtype is dtype
+
+
+def test_what_hangs_on_distances_is_looked_up() -> None:
+    """In each order of query and key, of all heads alike or not."""
+
+    def score(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        far = torch.log1p((i - j).abs() / 3).sqrt()
+        return s + SLOPES[bucket(j - i) // 9] * (h + 1) + far / 7 + b * (i - j)
+
+    def f(q: Tensor, k: Tensor) -> Any:
+        return flex_attention(q, k, k, score)
+
+    q, k = torch.randn(2, 2, LENGTH, 16), torch.randn(2, 2, LENGTH + 9, 16)
+    graphs: list[Any] = []
+
+    def backend(gm: fx.GraphModule, inputs: Any) -> Any:
+        score_tables(gm)
+        graphs.append(gm)
+        return gm.forward
+
+    torch.testing.assert_close(torch.compile(f, backend=backend)(q, k), f(q, k))
+    (name,) = (n for n, _ in graphs[0].named_children() if n.endswith("by_tables"))
+    code = getattr(graphs[0], name).code
+    assert "log" not in code and "floordiv" not in code and "table1" in code
 
 
 def test_dynamic_lengths_and_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ with collected_later():
     from aten_lowering.fakes import correct_fakes
     from aten_lowering.passes.one_stream import one_stream
     from aten_lowering.passes.readable_masks import make_masks_readable
+    from aten_lowering.passes.score_tables import score_tables
     from aten_lowering.passes.writable_views import writable_views
     from compile_cli.capture import order_matters, retyped_input
     from compile_cli.graph_cache import GraphCode, cacheable, cached
@@ -85,6 +86,7 @@ def compile_cli(
     one_stream(gm)
     make_masks_readable(gm)
     writable_views(gm)
+    score_tables(gm)
     how: dict[str, Any] = {
         "fw_compiler": cacheable(compile_fx) if kept else compile_fx,
         "bw_compiler": cacheable(_untraced(compile_fx)) if kept else _untraced(compile_fx),

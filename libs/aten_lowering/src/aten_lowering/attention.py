@@ -247,6 +247,7 @@ class _Trace:
             gives: Any = None if gradient else 0
             whole = vmap_over_scores(of_one, (0,), given, gives)
             out: Tensor = whole(score, *places, *grad, *taken[:first])
+            require(isinstance(out, Tensor), "no gradient of what score_mod captured")
             if mask_mod is not None:
                 masked = vmap_over_scores(mask_mod, (), (None,) * len(self.masking))
                 other = float("-inf") if gradient is None else 0.0
