@@ -8,14 +8,7 @@ import torch.utils._pytree as pytree
 from torch import nn
 
 from aten_lowering import module_of
-from compile_cli.capture import (
-    FunctionModule,
-    capture,
-    export,
-    input_names,
-    require_inputs,
-    require_model,
-)
+from compile_cli import capture as capturing
 from compile_cli.errors import BadInput
 from compile_cli.options import Options
 from compile_cli.pipeline import compile_graph
@@ -52,8 +45,8 @@ def compile(
     """
     settings = options if isinstance(options, Options) else Options.from_mapping(options)
     record = record or Record()
-    require_model(model)
-    args = require_inputs(args)
+    capturing.require_model(model)
+    args = capturing.require_inputs(args)
     require_useful(settings, _tensors(model, args))
     start_workers(settings, _tensors(model, args), _USUAL_KERNELS)
     with record.stage("capture"), CAPTURING:
@@ -61,12 +54,12 @@ def compile(
             if dynamic:
                 raise BadInput("an exported program says itself which dimensions are dynamic")
             again: nn.Module | str = module_of(model)
-            captured, dims = capture(model), {}
+            captured, dims = capturing.capture(model), {}
         else:
-            module = model if isinstance(model, nn.Module) else FunctionModule(model)
+            module = model if isinstance(model, nn.Module) else capturing.FunctionModule(model)
             dims = _by_position(module, args, dynamic or {})
             again = twin(module) if dims else "it has no dynamic size"
-            captured = capture(export(module, args, dims))
+            captured = capturing.capture(capturing.export(module, args, dims))
     record.after("aten", "capture", captured.graph)
 
     def compile_again(graph: torch.fx.GraphModule) -> CompiledGraph:
@@ -91,7 +84,7 @@ def _by_position(
     module: nn.Module, args: tuple[Any, ...], dynamic: Mapping[int | str, set[int]]
 ) -> dict[int, set[int]]:
     """Position among the flattened inputs -> dimensions, checked."""
-    names = input_names(module, args)
+    names = capturing.input_names(module, args)
     counts = [len(pytree.tree_leaves(a)) for a in args]
     out: dict[int, set[int]] = {}
     for key, dims in dynamic.items():

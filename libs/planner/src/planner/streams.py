@@ -12,21 +12,12 @@ from typing import Any
 import torch
 
 import gemm_templates
+import wrapper_ir
 from fx_emit import may_alias, operator_of
 from planner.settings import Settings
 from planner.tensors import random_tensor
 from planner.torch_compat import unset_fake_temporarily
 from tuning import MARGINS, added_seconds, time_ms
-from wrapper_ir import (
-    CommAllocate,
-    Constant,
-    DefineKernel,
-    DType,
-    ExternCall,
-    Program,
-    StreamSwitch,
-    print_program,
-)
 from wrapper_ir.analysis import walk
 from wrapper_ir.memory import hint_env, peak_bytes
 
@@ -61,11 +52,11 @@ class Overlap:
 
 
 def overlap(
-    one: Program,
-    two: Program,
+    one: wrapper_ir.Program,
+    two: wrapper_ir.Program,
     runs: Callable[[], Sequence[Run]],
     how: Settings,
-    users: Iterable[DefineKernel] = (),
+    users: Iterable[wrapper_ir.DefineKernel] = (),
 ) -> Overlap:
     """Measures programs that do the same on numbers that are made up. runs: what calls each, asked
     for where times are not known. A call's time counts as a whole, or that of the GPU where CUDA
@@ -75,7 +66,7 @@ def overlap(
         return Overlap(missing=why)
     for define in users:
         pointers = (p.kind.removeprefix("*") for p in define.params if p.kind.startswith("*"))
-        if any(DType(kind).is_int for kind in pointers):
+        if any(wrapper_ir.DType(kind).is_int for kind in pointers):
             return Overlap(missing=f"{define.name} reads integers")
     if not torch.cuda.is_available() or torch.cuda.is_current_stream_capturing():
         return Overlap(missing="no GPU to measure on")
@@ -84,7 +75,8 @@ def overlap(
     store = gemm_templates.Store(how.cache_path / "streams")
     with unset_fake_temporarily(), torch.no_grad():
         info = gemm_templates.device_info("cuda")
-        key = f"{print_program(two)}\n{info.name} {torch.__version__} {how.emit} {how.cuda_graphs}"
+        where = f"{info.name} {torch.__version__} {how.emit} {how.cuda_graphs}"
+        key = f"{wrapper_ir.print_program(two)}\n{where}"
         record = store.get(key)
         if record is None:
             hints = hint_env(one)
@@ -110,7 +102,7 @@ def overlap(
     return Overlap(float(record["one"]), float(record["two"]))
 
 
-def gives_alone(op: ExternCall) -> bool:
+def gives_alone(op: wrapper_ir.ExternCall) -> bool:
     """Whether a call does nothing but give tensors of its own, or fill those of `out=`: it waits
     for nothing, asserts nothing, and draws no random numbers, as attention without dropout does
     not."""
@@ -131,17 +123,17 @@ def _call(run: Run, args: Sequence[Any]) -> Callable[[], object]:
     return lambda: run(*args)
 
 
-def _why_not(one: Program, two: Program) -> str:
+def _why_not(one: wrapper_ir.Program, two: wrapper_ir.Program) -> str:
     for op in walk(two.ops):
-        if isinstance(op, CommAllocate):
+        if isinstance(op, wrapper_ir.CommAllocate):
             return "ranks decide alike"
-        if isinstance(op, ExternCall) and not gives_alone(op):
+        if isinstance(op, wrapper_ir.ExternCall) and not gives_alone(op):
             return f"{op.target} may do more than give a result"
-    if not any(isinstance(op, StreamSwitch) for op in two.ops):
+    if not any(isinstance(op, wrapper_ir.StreamSwitch) for op in two.ops):
         return "none that are worth it"
     hints = hint_env(one)
     held = [p.type for p in one.params if p.type is not None]
-    held += [op.type for op in one.ops if isinstance(op, Constant)]
+    held += [op.type for op in one.ops if isinstance(op, wrapper_ir.Constant)]
     peak = peak_bytes(one)
     whole = peak + sum(t.storage_bytes(hints) for t in held)
     if peak_bytes(two) - peak > max(_MEMORY * whole, _FEW):

@@ -6,23 +6,12 @@ from typing import Any
 
 import sympy
 
+from symexpr import sums_of_terms
 from symexpr.choice import Max
 from symexpr.division import CeilDiv, FloorDiv, Mod, ModularIndexing
 from symexpr.facts import Facts
 from symexpr.intervals import INF
 from symexpr.structure import exact_quotient, exact_quotient_sum, times, total
-from symexpr.sums_of_terms import (
-    add_term,
-    groupings,
-    has_term,
-    is_exact,
-    mod_factors,
-    open_mods,
-    scaled_terms,
-    step_of,
-    term_map,
-    too_long,
-)
 
 Rule = Callable[[Any, Facts], Any]
 _ZERO, _ONE = sympy.S.Zero, sympy.S.One
@@ -47,7 +36,7 @@ def floor_div_by_bounds(e: Any, f: Facts) -> Any:
 def floor_div_drop_remainder(e: Any, f: Facts) -> Any:
     """`(g*x + r) // (g*d) -> x // d`, when 0 <= r < g and d > 0; with r = 0 for any d."""
     a, b = e.args
-    for g, x, _ in groupings(a, b, f):
+    for g, x, _ in sums_of_terms.groupings(a, b, f):
         d = exact_quotient(b, g)
         if d is not None and f.positive(d):
             return FloorDiv(x, d)
@@ -70,7 +59,7 @@ def floor_div_of_mod(e: Any, f: Facts) -> Any:
     m = exact_quotient(inner.args[-1], d)
     if m is None or not f.positive(m):
         return None
-    return ModularIndexing(inner.args[0], step_of(inner) * d, m)
+    return ModularIndexing(inner.args[0], sums_of_terms.step_of(inner) * d, m)
 
 
 def ceil_div_to_floor_div(e: Any, f: Facts) -> Any:
@@ -91,14 +80,14 @@ def mod_by_bounds(e: Any, f: Facts) -> Any:
 def mod_of_mods(e: Any, f: Facts) -> Any:
     """`(a + c*(x % n)) % m -> (a + c*x) % m`, when m divides c*n; also for `x // d % n`."""
     a, m = e.args
-    x = open_mods(a, m)
+    x = sums_of_terms.open_mods(a, m)
     return None if x is None else Mod(x, m)
 
 
 def mod_factor(e: Any, f: Facts) -> Any:
     """`(g*x + r) % (g*m) -> g*(x % m) + r`, when 0 <= r < g and m > 0."""
     a, b = e.args
-    for g, x, r in groupings(a, b, f):
+    for g, x, r in sums_of_terms.groupings(a, b, f):
         m = exact_quotient(b, g)
         if m is not None and g is not _ONE and f.positive(m):
             return g * Mod(x, m) + r
@@ -120,41 +109,43 @@ def modular_of_mods(e: Any, f: Facts) -> Any:
     a, d, m = e.args
     if not f.positive(d):
         return None
-    x = open_mods(a, d * m)
+    x = sums_of_terms.open_mods(a, d * m)
     return None if x is None else ModularIndexing(x, d, m)
 
 
 def merge_div_mod(e: Any, f: Facts) -> Any:
     """`m*(x // (d*m)) + x // d % m -> x // d`, times any factor, when m > 0 or d = 1; also where
     `x // (d*m)` has been simplified to something else."""
-    terms = term_map(e)
+    terms = sums_of_terms.term_map(e)
     changed = False
     for t, c in list(terms.items()):
-        for mod, factor in mod_factors(t):
-            x, d, m = mod.args[0], step_of(mod), mod.args[-1]
+        for mod, factor in sums_of_terms.mod_factors(t):
+            x, d, m = mod.args[0], sums_of_terms.step_of(mod), mod.args[-1]
             if terms.get(t) != c or (d is not _ONE and not f.positive(m)):
                 continue
             quotient = simplify_with(FloorDiv(x, d * m), f)
-            if quotient is _ZERO or too_long(quotient, terms):
+            if quotient is _ZERO or sums_of_terms.too_long(quotient, terms):
                 continue
-            needed = scaled_terms(c * factor * m, quotient)
-            if all(has_term(terms, k, v) for k, v in needed.items()):
+            needed = sums_of_terms.scaled_terms(c * factor * m, quotient)
+            if all(sums_of_terms.has_term(terms, k, v) for k, v in needed.items()):
                 changed = True
                 for k, v in needed.items():
-                    add_term(terms, k, -v)
-                add_term(terms, t, -c)
-                for k, v in term_map(c * factor * FloorDiv(x, d)).items():
-                    add_term(terms, k, v)
+                    sums_of_terms.add_term(terms, k, -v)
+                sums_of_terms.add_term(terms, t, -c)
+                for k, v in sums_of_terms.term_map(c * factor * FloorDiv(x, d)).items():
+                    sums_of_terms.add_term(terms, k, v)
     return sympy.Add(*(times(c, t) for t, c in terms.items())) if changed else None
 
 
 def merge_digits(e: Any, f: Facts) -> Any:
     """`m*(x // (d*m) % n) + x // d % m -> x // d % (m*n)`, times any factor, when m > 0, n > 0."""
-    terms = term_map(e)
+    terms = sums_of_terms.term_map(e)
     digits: dict[tuple[Any, Any], list[tuple[Any, int, Any, Any]]] = {}
     for t, c in terms.items():
-        for mod, factor in mod_factors(t):
-            digits.setdefault((mod.args[0], step_of(mod)), []).append((t, c, mod.args[-1], factor))
+        for mod, factor in sums_of_terms.mod_factors(t):
+            digits.setdefault((mod.args[0], sums_of_terms.step_of(mod)), []).append(
+                (t, c, mod.args[-1], factor)
+            )
     if all(len(found) == 1 for found in digits.values()) and len(digits) < 2:
         return None
     for (x, d), found in digits.items():
@@ -167,26 +158,26 @@ def merge_digits(e: Any, f: Facts) -> Any:
 
 def subtract_multiple(e: Any, f: Facts) -> Any:
     """`x - d*(x // d) -> x % d`, times any factor."""
-    terms = term_map(e)
+    terms = sums_of_terms.term_map(e)
     changed = False
     for t, c in list(terms.items()):
         for g in sympy.Mul.make_args(t):
             if g.func is not FloorDiv or terms.get(t) != c:
                 continue
             x, d = g.args
-            if (d.is_Integer and c % int(d)) or too_long(x, terms):
+            if (d.is_Integer and c % int(d)) or sums_of_terms.too_long(x, terms):
                 continue
             scale = exact_quotient(-c * (_ONE if t is g else t / g), d)
             if scale is None:
                 continue
-            needed = scaled_terms(scale, x)
-            if all(has_term(terms, k, v) for k, v in needed.items()):
+            needed = sums_of_terms.scaled_terms(scale, x)
+            if all(sums_of_terms.has_term(terms, k, v) for k, v in needed.items()):
                 changed = True
                 for k, v in needed.items():
-                    add_term(terms, k, -v)
-                add_term(terms, t, -c)
-                for k, v in term_map(scale * Mod(x, d)).items():
-                    add_term(terms, k, v)
+                    sums_of_terms.add_term(terms, k, -v)
+                sums_of_terms.add_term(terms, t, -c)
+                for k, v in sums_of_terms.term_map(scale * Mod(x, d)).items():
+                    sums_of_terms.add_term(terms, k, v)
     return sympy.Add(*(times(c, t) for t, c in terms.items())) if changed else None
 
 
@@ -221,9 +212,11 @@ def rounded_quotient(e: Any, f: Facts) -> Any:
     quotient is not negative: when |a| and |b| are at most 2**53 (floats are exact so far, and a
     quotient of such integers never rounds up to an integer it does not reach)."""
     inner = e.args[0]
-    if inner.func.__name__ == "ToFloat" and is_exact(inner.args[0], f):
+    if inner.func.__name__ == "ToFloat" and sums_of_terms.is_exact(inner.args[0], f):
         return inner.args[0]
-    if inner.func.__name__ != "IntTrueDiv" or not all(is_exact(a, f) for a in inner.args):
+    if inner.func.__name__ != "IntTrueDiv" or not all(
+        sums_of_terms.is_exact(a, f) for a in inner.args
+    ):
         return None
     a, b = inner.args
     name = e.func.__name__
@@ -245,7 +238,7 @@ def relation_divide(e: Any, f: Facts) -> Any:
         a, b = b, a
     elif op not in ("<", ">="):
         return None
-    for g, x, _ in groupings(a, b, f):
+    for g, x, _ in sums_of_terms.groupings(a, b, f):
         y = exact_quotient_sum(b, g)
         if y is not None and g is not _ONE:
             return {

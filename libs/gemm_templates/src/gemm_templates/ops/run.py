@@ -20,16 +20,7 @@ from gemm_templates.choice import choose, disagreement, prefetch
 from gemm_templates.device import device_info
 from gemm_templates.errors import InvalidProblem, UnsupportedProblem
 from gemm_templates.launch import Bound, Inputs, default_build
-from gemm_templates.ops.operation import (
-    EXTERN,
-    PADDED,
-    Decision,
-    Operation,
-    Options,
-    Tensors,
-    is_writable,
-    signature,
-)
+from gemm_templates.ops import operation as operations
 from gemm_templates.ops.padded import on_lines
 from gemm_templates.problem import ITEMSIZE, Config, Problem
 from gemm_templates.ranges import RangeChoice, choose_range
@@ -46,20 +37,20 @@ _MOST = 4096  # decisions of a process; all are dropped when there are more
 
 
 def run(
-    operation: Operation,
-    tensors: Tensors,
-    options: Options = (),
+    operation: operations.Operation,
+    tensors: operations.Tensors,
+    options: operations.Options = (),
     out: Tensor | None = None,
     config: Config | None = None,
 ) -> Tensor:
     """The result; in `out` if that is given, which may share memory with what is read."""
     if out is not None:
         operation.check(tensors, options, out)
-        if not is_writable(out, tensors):
+        if not operations.is_writable(out, tensors):
             return out.copy_(run(operation, tensors, options, None, config))
     precision = torch._C._get_fp32_precision_getter("cuda", "matmul")
-    read = [signature(t) for t in tensors]
-    key = (operation.name, options, config, signature(out), precision, *read)
+    read = [operations.signature(t) for t in tensors]
+    key = (operation.name, options, config, operations.signature(out), precision, *read)
     decision = _decisions.get(key)
     if decision is None:
         decision = _decide(key, Call(operation, tensors, options, out), config)
@@ -78,7 +69,7 @@ def run(
     return out
 
 
-_decisions: dict[tuple[Any, ...], Decision] = {}
+_decisions: dict[tuple[Any, ...], operations.Decision] = {}
 _rows_seen: dict[tuple[Any, ...], set[int]] = {}
 _ranges: dict[tuple[Any, ...], tuple[RangeChoice, dict[Config, Bound]]] = {}
 _lock = threading.RLock()
@@ -95,9 +86,9 @@ def forget() -> None:
 class Call:
     """An operation with its arguments, to be decided."""
 
-    operation: Operation
-    tensors: Tensors
-    options: Options = ()
+    operation: operations.Operation
+    tensors: operations.Tensors
+    options: operations.Options = ()
     out: Tensor | None = None
 
     @property
@@ -126,11 +117,11 @@ class Call:
         return replace(self, tensors=_copied(self.operation, self.tensors))
 
 
-def _decide(key: tuple[Any, ...], call: Call, config: Config | None) -> Decision:
+def _decide(key: tuple[Any, ...], call: Call, config: Config | None) -> operations.Decision:
     call.operation.check(call.tensors, call.options, call.out)
     cuda = call.device.type == "cuda"
     if config is None and cuda and torch.cuda.is_current_stream_capturing():
-        return EXTERN  # nothing can be measured; decided by the first call outside
+        return operations.EXTERN  # nothing can be measured; decided by the first call outside
     with _lock:
         if (known := _decisions.get(key)) is not None:
             return known
@@ -140,27 +131,27 @@ def _decide(key: tuple[Any, ...], call: Call, config: Config | None) -> Decision
         return decision
 
 
-def decided(call: Call, config: Config | None = None, planned: bool = False) -> Decision:
+def decided(call: Call, config: Config | None = None, planned: bool = False) -> operations.Decision:
     """What to run. A config given is taken: raises UnsupportedProblem where no template computes
     this. planned: decide for the CPU as for a GPU."""
     if config is None and call.device.type != "cuda" and not planned:
-        return EXTERN
+        return operations.EXTERN
     target = call.new_result() if call.out is None else call.out
     if target.numel() == 0:
-        return EXTERN
+        return operations.EXTERN
     try:
         problem = call.problem(target)
     except (InvalidProblem, UnsupportedProblem):
         if config is not None:
             raise
-        return EXTERN
+        return operations.EXTERN
     if config is not None:
         if problem is None:
-            shown = [signature(t) for t in call.tensors]
+            shown = [operations.signature(t) for t in call.tensors]
             raise UnsupportedProblem(f"{call.operation.name}: no template for {shown}")
-        return Decision(default_build()(problem, config))
+        return operations.Decision(default_build()(problem, config))
     if problem is None or problem.flops < call.operation.worth:
-        return EXTERN
+        return operations.EXTERN
     if call.out is None and (ranged := _by_range(call, problem)) is not None:
         return ranged
     # A scratch output: what the caller gave is written once, by the winner.
@@ -185,9 +176,9 @@ def decided(call: Call, config: Config | None = None, planned: bool = False) -> 
         build=default_build(),
         deterministic=torch.are_deterministic_algorithms_enabled(),
     )
-    found = EXTERN
+    found = operations.EXTERN
     if (chosen := choice.from_python()) is not None:
-        found = Decision(default_build()(problem, chosen))
+        found = operations.Decision(default_build()(problem, chosen))
     if tries_copies:
         best = min(dict(choice.times).values(), default=float("inf"))
         return _by_copies(call, copies, scratch, best) or found
@@ -204,13 +195,15 @@ def _to_try(call: Call) -> Call | None:
     return None
 
 
-def _by_copies(call: Call, copies: Call | None, scratch: Tensor, best: float) -> Decision | None:
+def _by_copies(
+    call: Call, copies: Call | None, scratch: Tensor, best: float
+) -> operations.Decision | None:
     """The fastest way on copies of the operands, if that is faster than torch's, and than `best`
     seconds; else None. copies: as `_to_try` made them."""
-    ways: list[tuple[Decision, Callable[[], Tensor]]] = []
+    ways: list[tuple[operations.Decision, Callable[[], Tensor]]] = []
     pad = call.operation.padded
     if pad is not None and call.out is None:
-        ways.append((PADDED, lambda: pad(call.tensors, call.options)))
+        ways.append((operations.PADDED, lambda: pad(call.tensors, call.options)))
     if copies is not None:
         inner = decided(replace(copies, out=scratch), planned=True)
         bound = inner.bound
@@ -236,7 +229,7 @@ def _by_copies(call: Call, copies: Call | None, scratch: Tensor, best: float) ->
     return None
 
 
-def _copied(operation: Operation, tensors: Tensors) -> Tensors:
+def _copied(operation: operations.Operation, tensors: operations.Tensors) -> operations.Tensors:
     """The tensors, with copies of operands whose rows no descriptor can address."""
     copies = on_lines(*[t for i in operation.operands if (t := tensors[i]) is not None])
     found = dict(zip(operation.operands, copies, strict=True))
@@ -255,7 +248,7 @@ def is_odd(problem: Problem) -> bool:
     )
 
 
-def _by_range(call: Call, problem: Problem) -> Decision | None:
+def _by_range(call: Call, problem: Problem) -> operations.Decision | None:
     """The decision for this number of rows by that for all, once enough were seen."""
     if not call.operation.rows:
         return None
@@ -275,10 +268,10 @@ def _by_range(call: Call, problem: Problem) -> Decision | None:
     choice, bounds = _ranges[key]
     config = choice.config(problem.m)
     if config is None:
-        return EXTERN
+        return operations.EXTERN
     if config not in bounds:
         bounds[config] = default_build()(choice.problem, config)
-    return Decision(bounds[config], ranged=True)
+    return operations.Decision(bounds[config], ranged=True)
 
 
 def _measure_range(call: Call, problem: Problem) -> RangeChoice:

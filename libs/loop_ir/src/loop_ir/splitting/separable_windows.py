@@ -8,17 +8,11 @@ from math import gcd
 
 import sympy
 
+from loop_ir.ir import names
 from loop_ir.ir import nodes as ir
 from loop_ir.ir.affine import linear, product, quotient
 from loop_ir.ir.analysis import JOINS, at_hints, hints_of, scans
 from loop_ir.ir.body import Body, fresh_values
-from loop_ir.ir.names import (
-    behind,
-    defined_values,
-    expression,
-    map_expressions,
-    statements,
-)
 from loop_ir.ir.points import place_in
 from loop_ir.passes.unroll_short_rows import rewrite as write_out
 from loop_ir.splitting.split_reductions import LAUNCH_BYTES, names_of
@@ -116,7 +110,7 @@ class _Slide:
         taps = at_hints(product(a.extent for a in _window(kernel)), hints)
         cost = self.cost(kernel, hints)
         points = at_hints(product(a.extent for a in kernel.axes), hints)
-        sizes = [s.dtype.itemsize for s in statements(kernel) if isinstance(s, ir.Reduce)]
+        sizes = [s.dtype.itemsize for s in names.statements(kernel) if isinstance(s, ir.Reduce)]
         saved = (taps - cost) * points * sum(sizes)
         return taps >= _FEWEST and taps >= _TIMES * cost and saved >= 2 * LAUNCH_BYTES
 
@@ -127,7 +121,7 @@ def _window(kernel: ir.Kernel) -> tuple[ir.Axis, ...]:
     phases = [p for p in kernel.phases if p.axes]
     if len(phases) != 1 or len(phases[0].axes) < 2 or scans(kernel):
         return ()
-    body = list(statements(kernel))
+    body = list(names.statements(kernel))
     stored = {s.buffer for s in body if isinstance(s, ir.Store)}
     reduces = [s for s in body if isinstance(s, ir.Reduce)]
     if not reduces or any(s.op not in JOINS for s in reduces):
@@ -141,8 +135,8 @@ def _window(kernel: ir.Kernel) -> tuple[ir.Axis, ...]:
 
 def _slides(kernel: ir.Kernel, inner: ir.Axis) -> Iterator[_Slide]:
     """The dimensions that windows slide along by an inner axis."""
-    body = behind((), statements(kernel), ir.Reduce)
-    exprs = [e for e in map(expression, body) if e is not None]
+    body = names.behind((), names.statements(kernel), ir.Reduce)
+    exprs = [e for e in map(names.expression, body) if e is not None]
     for axis in kernel.axes:
         symbols = (axis.symbol, inner.symbol)
         forms = (linear(e, symbols) for e in exprs if inner.symbol in e.free_symbols)
@@ -164,7 +158,7 @@ def _join(kernel: ir.Kernel, slide: _Slide, pieces: Pieces) -> ir.Kernel:
     at = next(n for n, p in enumerate(kernel.phases) if p.axes)
     before, phase, after = kernel.phases[:at], kernel.phases[at], kernel.phases[at + 1 :]
     axes = tuple(ir.Axis(a.symbol, slide.lines) if a == slide.parallel else a for a in kernel.axes)
-    needed = set(behind((), statements(kernel), ir.Reduce))
+    needed = set(names.behind((), names.statements(kernel), ir.Reduce))
     place = slide.step * slide.parallel.symbol + slide.dilation * slide.inner.symbol
     where = sympy.expand(place_in(axes).subs(slide.parallel.symbol, place))
     fresh = fresh_values(kernel)
@@ -183,7 +177,7 @@ def _join(kernel: ir.Kernel, slide: _Slide, pieces: Pieces) -> ir.Kernel:
 
     def lines(body: Iterable[ir.Stmt]) -> tuple[ir.Stmt, ...]:
         return tuple(
-            map_expressions(s, lambda e: e if (line := slide.line(e)) is None else line)
+            names.map_expressions(s, lambda e: e if (line := slide.line(e)) is None else line)
             for s in body
             if s in needed
         )
@@ -198,7 +192,9 @@ def _join(kernel: ir.Kernel, slide: _Slide, pieces: Pieces) -> ir.Kernel:
 def _exactly(kernel: ir.Kernel, stmt: ir.Reduce, types: Mapping[str, DType]) -> DType:
     """The type that what a reduction gives of a line is kept in: for an extreme that of the numbers
     it is one of. types: those of the kernel's values."""
-    made = next((s for s in statements(kernel) if stmt.args[0] in defined_values(s)), None)
+    made = next(
+        (s for s in names.statements(kernel) if stmt.args[0] in names.defined_values(s)), None
+    )
     if stmt.op not in ("max", "min") or not isinstance(made, ir.Compute) or made.op != "cast":
         return stmt.dtype
     source = types[made.args[0]]

@@ -9,16 +9,8 @@ import sympy
 import loop_ir as ir
 from loop_ir.ir import statements
 from symexpr import bounds, symbol
+from triton_emit import schedule as schedules
 from triton_emit.forms.kernel import KernelWriter, ceiling_division
-from triton_emit.schedule import (
-    INT32_MAX,
-    Schedule,
-    fills_less,
-    next_power_of_two,
-    shares_factors,
-    shares_rows,
-    walks,
-)
 from triton_emit.tiles import Tile
 from triton_emit.vectors import access
 
@@ -43,18 +35,18 @@ class RowWriter(KernelWriter):
     shares = False
     piece = ""
 
-    def __init__(self, kernel: ir.Kernel, schedule: Schedule) -> None:
+    def __init__(self, kernel: ir.Kernel, schedule: schedules.Schedule) -> None:
         super().__init__(kernel, schedule)
         self.steps = schedule.steps
         self.by_row = not kernel.axes or (schedule.xblock == 1 and self.steps == 1)
-        self.apart = self.steps > 1 or shares_factors(kernel, schedule.xblock)
+        self.apart = self.steps > 1 or schedules.shares_factors(kernel, schedule.xblock)
         self.apart &= ir.columns_part(kernel)
-        many = len(kernel.axes) > 1 and not fills_less(kernel.axes[-1], schedule.xblock)
-        self.apart |= schedule.xblock > 1 and many and shares_rows(kernel)
+        many = len(kernel.axes) > 1 and not schedules.fills_less(kernel.axes[-1], schedule.xblock)
+        self.apart |= schedule.xblock > 1 and many and schedules.shares_rows(kernel)
         self.ops.columns = not self.by_row
         self.turned = self._turned()
         whole = self.by_row and schedule.kind == "persistent" and schedule.share == 1
-        self.plane = ir.plane_of_row(kernel) if whole and not walks(kernel) else ()
+        self.plane = ir.plane_of_row(kernel) if whole and not schedules.walks(kernel) else ()
         self.carries: dict[ir.Scan, str] = {}
         self.before: list[str] = []
         self.dimensions = ("r",) if self.by_row else ("x", "r")
@@ -139,7 +131,7 @@ class RowWriter(KernelWriter):
         *others, last = axes
         if not self.by_row or not others or not last.extent.is_Integer:
             return axes
-        extent, wide = int(last.extent), next_power_of_two(int(last.extent))
+        extent, wide = int(last.extent), schedules.next_power_of_two(int(last.extent))
         if extent == wide or 8 * extent < 7 * wide:
             return axes
         if any(
@@ -149,7 +141,7 @@ class RowWriter(KernelWriter):
             return axes
         found = (*others, replace(last, extent=sympy.Integer(wide)))
         high = bounds(sympy.Mul(*(a.extent for a in found)), self.ranges)[1]
-        if self.bits == 32 and (high is None or high > INT32_MAX - 65536):
+        if self.bits == 32 and (high is None or high > schedules.INT32_MAX - 65536):
             return axes
         moved = [s for s in body if isinstance(s, ir.Load | ir.Store)]
         own, new = ([access(self.kernel, s, over) for s in moved] for over in (axes, found))

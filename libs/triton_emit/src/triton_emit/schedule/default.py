@@ -7,24 +7,10 @@ import sympy
 
 import loop_ir as ir
 from loop_ir.ir import at_hints, hints_of
-from triton_emit.schedule import traits
-from triton_emit.schedule.columns import (
-    PERSISTENT_COLUMNS,
-    looped_columns,
-    persistent_columns,
-    picked_columns,
-    whole_columns,
-)
+from triton_emit.schedule import columns as by_columns
+from triton_emit.schedule import loops, traits
 from triton_emit.schedule.h200 import MULTIPROCESSORS, ROW
 from triton_emit.schedule.held import WIDEST_ROW, held, long_rows, reads_one_row, together
-from triton_emit.schedule.loops import (
-    MOST_KEPT,
-    looking_back,
-    looped,
-    read_twice,
-    scanned_chunks,
-    walking,
-)
 from triton_emit.schedule.points import of_points
 from triton_emit.schedule.record import Schedule, index_bits, next_power_of_two
 
@@ -56,21 +42,23 @@ def default_schedule(kernel: ir.Kernel, hints: Mapping[str, int]) -> Schedule:
     if ir.plane_of_row(kernel):
         return Schedule("persistent", 1, rblock, max(1, min(16, rblock // 1024)), index_bits=bits)
     if traits.walks(kernel):
-        return walking(kernel, rblock, bits)
+        return loops.walking(kernel, rblock, bits)
     if ir.shares_scans(kernel, hints):
-        return looking_back(kernel, bits)
+        return loops.looking_back(kernel, bits)
     if (share := ir.programs_of_row(kernel, hints)) > 1:
         return together(kernel, share, bits)
-    if (picked := picked_columns(kernel, rows, bits)) is not None and traits.can_loop(kernel):
+    if (picked := by_columns.picked_columns(kernel, rows, bits)) is not None and traits.can_loop(
+        kernel
+    ):
         return picked
-    if columns and snug and rblock <= PERSISTENT_COLUMNS:
-        return persistent_columns(kernel, rblock, bits)
-    if columns and snug and (whole := whole_columns(kernel, widest, rows, rblock, bits)):
+    if columns and snug and rblock <= by_columns.PERSISTENT_COLUMNS:
+        return by_columns.persistent_columns(kernel, rblock, bits)
+    if columns and snug and (whole := by_columns.whole_columns(kernel, widest, rows, rblock, bits)):
         return whole
     if columns and traits.can_loop(kernel):
         parts = ir.columns_part(kernel)
         beside = at_hints(kernel.axes[-1].extent, hints) if parts else rows
-        return looped_columns(kernel, widest, rows, beside, bits)
+        return by_columns.looped_columns(kernel, widest, rows, beside, bits)
     if traits.shares_rows(kernel) and rows >= 4 * MULTIPROCESSORS * 16 and widest >= ROW:
         beside = at_hints(kernel.axes[-1].extent, hints)
         if beside >= 16:
@@ -78,10 +66,14 @@ def default_schedule(kernel: ir.Kernel, hints: Mapping[str, int]) -> Schedule:
     if reads_one_row(kernel) and snug and rblock <= WIDEST_ROW:
         small = True
     kept = len(traits.rows_read(kernel))
-    twice = read_twice(kernel, widest, rows, bits) if snug else None
+    twice = loops.read_twice(kernel, widest, rows, bits) if snug else None
     if twice is not None:
         return twice
-    if small and snug and (chunks := scanned_chunks(kernel, widest, rblock, bits)) is not None:
+    if (
+        small
+        and snug
+        and (chunks := loops.scanned_chunks(kernel, widest, rblock, bits)) is not None
+    ):
         return chunks
     if (small and snug) or (bound is not None and not traits.can_loop(kernel)):
         return held(kernel, rblock, rows, bits)
@@ -91,7 +83,7 @@ def default_schedule(kernel: ir.Kernel, hints: Mapping[str, int]) -> Schedule:
         short = held(kernel, next_power_of_two(widest), rows, bits)
         if short.xblock > 1 and traits.can_loop(kernel):
             return replace(short, kind="looped")  # one step of rows as long as the typical ones
-    schedule = looped(ir.pair_softmax(kernel), widest, rows, bits)
-    if snug and kept <= MOST_KEPT and rblock == schedule.rblock:
+    schedule = loops.looped(ir.pair_softmax(kernel), widest, rows, bits)
+    if snug and kept <= loops.MOST_KEPT and rblock == schedule.rblock:
         return replace(schedule, kind="persistent")  # one step, after which nothing is read again
     return schedule
