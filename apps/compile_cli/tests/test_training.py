@@ -256,6 +256,23 @@ def test_gradients_of_groups_whose_elements_are_near_each_other(
     assert ours < eager / 10
 
 
+def test_a_backward_pass_inside_of_a_compiled_function() -> None:
+    """What torch tells the backend of a compilation, it tells under a lock that tracing takes: this
+    waited for itself."""
+
+    def step(x: Tensor, w: Tensor) -> Tensor:
+        loss = (x @ w).square().mean()
+        loss.backward()
+        return loss.detach()
+
+    x, one = torch.randn(3, 4), torch.randn(4, 2, requires_grad=True)
+    two = one.detach().clone().requires_grad_()
+    compiled = torch.compile(step, backend="compile_cli")
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x, one), step(x, two))
+        torch.testing.assert_close(one.grad, two.grad)
+
+
 def test_batch_norm_of_running_statistics_keeps_none() -> None:
     """The operator gives empty ones on the CPU."""
 

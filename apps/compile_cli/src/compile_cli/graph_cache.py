@@ -41,6 +41,7 @@ from compile_cli.torch_compat import (
     sharing_groups,
     tracer,
     unset_fake_temporarily,
+    untraced,
 )
 from compile_cli.undecided import Superseded, check_decided
 from multikernel import RecordStore
@@ -150,9 +151,9 @@ def cacheable(compile_fx: Callable[..., GraphCode]) -> Callable[..., GraphCode]:
 def until_compiled() -> ExitStack:
     """What ends with the compilation that torch is at: from the first of this backend's on, Python
     looks for no garbage while Dynamo captures, either, which takes it as long."""
-    if _begins not in callback_handler.start_callbacks:  # `torch._dynamo.reset` forgets them
-        callback_handler.register_start_callback(_begins)
-        callback_handler.register_end_callback(lambda _: _UNTIL_COMPILED.close())
+    if _BEGINS not in callback_handler.start_callbacks:  # `torch._dynamo.reset` forgets them
+        callback_handler.register_start_callback(_BEGINS)
+        callback_handler.register_end_callback(_ENDS)
     return _UNTIL_COMPILED
 
 
@@ -179,6 +180,11 @@ def _begins(_: CallbackArgs) -> None:
     asked = LocalMap.should_wrap_in_hop
     off = staticmethod(lambda value: LocalMap._enabled and asked(value))
     _UNTIL_COMPILED.enter_context(mock.patch.object(LocalMap, "should_wrap_in_hop", off))
+
+
+# Torch calls these under a lock that tracing takes, and inside of compiled functions, too.
+_BEGINS = untraced(_begins)
+_ENDS = untraced(lambda _: _UNTIL_COMPILED.close())
 
 
 def cached(options: Options) -> ExitStack:
