@@ -8,16 +8,7 @@ from typing import Any
 
 import torch
 
-from gemm_templates.choice import (
-    Choice,
-    Timer,
-    choice_key,
-    choose,
-    decode_config,
-    encode_config,
-    from_record,
-    to_record,
-)
+from gemm_templates import choice as choosing
 from gemm_templates.device import DeviceInfo, device_info
 from gemm_templates.errors import InvalidProblem
 from gemm_templates.launch import Bound, Inputs, bind
@@ -45,7 +36,7 @@ class RangeChoice:
     bounds: tuple[int, ...]
     configs: tuple[Config | None, ...]
     hints: tuple[int, ...]
-    choices: tuple[Choice, ...]
+    choices: tuple[choosing.Choice, ...]
     reason: str = "measured"
 
     def config(self, m: int) -> Config | None:
@@ -74,7 +65,7 @@ def choose_range(
     device: torch.device | str = "cuda",
     store: Store | None = None,
     deterministic: bool = False,
-    force: bool | Timer = False,
+    force: bool | choosing.Timer = False,
     build: Callable[[Problem, Config], Callable[[Inputs, int], None]] = bind,
 ) -> RangeChoice:
     """Chooses at each of `hints` (numbers of rows) among at most six candidates, the vendor's
@@ -95,7 +86,7 @@ def choose_range(
     info = device_info(torch.device(device))
     problem = replace(problem, m=hints[-1])
     at = [replace(problem, m=hint) for hint in hints]
-    key = "\n".join([choice_key(problem, info, None), f"range {hints} limit {_LIMIT}"])
+    key = "\n".join([choosing.choice_key(problem, info, None), f"range {hints} limit {_LIMIT}"])
     if (record := store.get(key)) is not None:
         return _from_record(problem, at, record)
 
@@ -114,7 +105,7 @@ def choose_range(
         return lambda given: built[config](given, p.m)
 
     choices = [
-        choose(
+        choosing.choose(
             p, partial(inputs, p.m), extern, options, device=device,
             deterministic=deterministic, force=force, build=with_rows,
         )
@@ -133,8 +124,8 @@ def choose_range(
     reasons = {c.reason for c in choices}
     reason = "measured" if "measured" in reasons else choices[0].reason
     if reason == "measured":
-        encoded = [encode_config(config) for config in configs]
-        records = [to_record(choice) for choice in choices]
+        encoded = [choosing.encode_config(config) for config in configs]
+        records = [choosing.to_record(choice) for choice in choices]
         store.put(key, {"bounds": bounds, "configs": encoded, "choices": records})
     return RangeChoice(problem, tuple(bounds), tuple(configs), tuple(hints), tuple(choices), reason)
 
@@ -153,7 +144,7 @@ def proposals(at: Sequence[Problem], info: DeviceInfo) -> list[Config]:
 
 
 def merge(
-    choices: Sequence[Choice], problem: Problem, info: DeviceInfo
+    choices: Sequence[choosing.Choice], problem: Problem, info: DeviceInfo
 ) -> tuple[list[Config | None], list[int]]:
     """The fewest runs of hints such that one config is within `MARGINS.rows` of the choice at each
     of a run, and the number of the last hint of each. From left to right, as far as each will go:
@@ -181,7 +172,7 @@ def _cheapest(costs: Mapping[Config | None, float]) -> Config | None:
     return min(costs, key=lambda config: costs[config])
 
 
-def near(choice: Choice) -> dict[Config | None, float]:
+def near(choice: choosing.Choice) -> dict[Config | None, float]:
     """Config -> its time over the choice's, for those within `MARGINS.rows` of it."""
     times = dict(choice.times)
     by_label: Mapping[str, Config | None] = {c.label: c.config for c in choice.candidates}
@@ -208,7 +199,7 @@ def bound_after(
 
 def _from_record(problem: Problem, at: Sequence[Problem], record: dict[str, Any]) -> RangeChoice:
     stored = zip(at, record["choices"], strict=True)
-    choices = tuple(from_record(p, choice, choice["reason"]) for p, choice in stored)
-    configs = tuple(decode_config(c) for c in record["configs"])
+    choices = tuple(choosing.from_record(p, choice, choice["reason"]) for p, choice in stored)
+    configs = tuple(choosing.decode_config(c) for c in record["configs"])
     hints = tuple(p.m for p in at)
     return RangeChoice(problem, tuple(record["bounds"]), configs, hints, choices, "stored")

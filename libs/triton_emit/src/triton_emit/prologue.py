@@ -6,7 +6,7 @@ from dataclasses import replace
 import sympy
 
 from loop_ir import Compute, DType, Kernel, Load, Stmt, TensorRef
-from loop_ir.ir import statements
+from loop_ir.ir import at_strides, statements
 from symexpr import CeilDiv, FloorDiv, bounds, symbol
 from triton_emit.device_function import DeviceFunctionWriter, only_store
 from triton_emit.errors import BadPrologue
@@ -37,8 +37,7 @@ def emit_prologue(kernel: Kernel, source: TensorRef, operand: str, name: str) ->
 
 class _PrologueWriter(DeviceFunctionWriter):
     def __init__(self, kernel: Kernel, source: TensorRef, operand: str) -> None:
-        steps = zip(kernel.axes, source.type.stride, strict=True)
-        here = source.type.offset + sympy.Add(*(axis.symbol * step for axis, step in steps))
+        here = source.type.offset + at_strides(kernel.axes, source.type.stride)
         self.single = {a.symbol: sympy.S.Zero for a in kernel.axes if a.extent == 1}
         self.buffer, self.here = source.buffer, sympy.expand(here.xreplace(self.single))
         loads = [s for s in statements(kernel) if isinstance(s, Load)]

@@ -6,7 +6,7 @@ from dataclasses import replace
 import sympy
 
 from loop_ir import Buffer, DType, Indirect, Kernel, Load, Stmt, Store
-from loop_ir.ir import ranges_of, statements
+from loop_ir.ir import map_statements, ranges_of, statements
 from symexpr import symbol
 from triton_emit.device_function import DeviceFunctionWriter, only_store
 from triton_emit.errors import BadEpilogue
@@ -37,13 +37,7 @@ def emit_scores(
     store = only_store(kernel, (4,), BadEpilogue, ("set", "add"))
     if store.mode == "set":
         nowhere = replace(store, index=sympy.S.Zero)
-        kernel = replace(
-            kernel,
-            phases=tuple(
-                replace(p, body=tuple(nowhere if s is store else s for s in p.body))
-                for p in kernel.phases
-            ),
-        )
+        kernel = map_statements(kernel, lambda s: nowhere if s is store else s)
     writer = _ScoreWriter(kernel, tiles, name, turned)
     value = writer.result(store)
     signature = ", ".join([*tiles, *_PLACES, "rm", "rn", "mask", "operands"])

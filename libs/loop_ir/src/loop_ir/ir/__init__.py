@@ -35,6 +35,7 @@ from loop_ir.ir.names import (
     value_names,
     varying,
 )
+from loop_ir.ir.points import at_strides
 from loop_ir.ir.renaming import fresh_name, new_buffer, renumber, union_buffers
 from loop_ir.ir.rewrite import map_statements, ranges_of, simplify_with
 from loop_ir.ir.scalars import philox

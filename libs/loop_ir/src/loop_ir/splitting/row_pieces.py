@@ -7,17 +7,9 @@ from typing import Any
 
 import sympy
 
+from loop_ir.ir import names as ir_names
 from loop_ir.ir.analysis import JOINS, PLACES, identity
 from loop_ir.ir.body import Body, fresh_values, is_extreme
-from loop_ir.ir.names import (
-    Name,
-    behind,
-    renamed,
-    results,
-    statements,
-    symbol_names,
-    value_types,
-)
 from loop_ir.ir.nodes import Axis, Kernel, Load, Phase, Reduce, Scan, Stmt, Store
 from loop_ir.ir.renaming import fresh_symbols
 from loop_ir.ir.rewrite import ranges_of
@@ -35,7 +27,7 @@ class _Piece:
     otherwise there; end: of a piece that reaches past its row, the place in the row."""
 
     space: Axis
-    names: dict[Name, Any]
+    names: dict[ir_names.Name, Any]
     end: sympy.Expr | None
 
 
@@ -44,7 +36,7 @@ def row_of_pieces(kernel: Kernel) -> int:
     They cannot if they differ in length from phase to phase, have several inner axes, or are folded
     in order or in 16 bits."""
     spaces = {p.axes for p in kernel.phases if p.axes}
-    folds = [s for s in statements(kernel) if isinstance(s, Reduce | Scan)]
+    folds = [s for s in ir_names.statements(kernel) if isinstance(s, Reduce | Scan)]
     for s in folds:
         rounds = s.dtype.is_float and s.dtype.itemsize < 4 and s.op not in ("max", "min")
         if rounds or isinstance(s, Scan) or s.op not in (*JOINS, *PLACES, "welford"):
@@ -78,7 +70,7 @@ def in_pieces(kernel: Kernel, width: int) -> Kernel:
     (axis,) = next(p.axes for p in kernel.phases if p.axes)
     fresh = fresh_values(kernel)
     pieces = _pieces(kernel, axis, width)
-    places = fresh_symbols("t", symbol_names(kernel))
+    places = fresh_symbols("t", ir_names.symbol_names(kernel))
     phases: list[Phase] = []
     for phase in _in_two_passes(kernel, fresh):
         if not phase.axes:
@@ -92,9 +84,9 @@ def in_pieces(kernel: Kernel, width: int) -> Kernel:
                 mask = body.test("lt", body.number(piece.end), body.number(axis.extent))
             masks.append(mask)
             for stmt in (s for s in phase.body if not isinstance(s, Reduce)):
-                for name in results(stmt) if number else ():
+                for name in ir_names.results(stmt) if number else ():
                     piece.names[name] = next(places if isinstance(name, sympy.Symbol) else fresh)
-                new = renamed(stmt, piece.names)
+                new = ir_names.renamed(stmt, piece.names)
                 if mask is not None and isinstance(new, Load | Store):
                     new = body.guarded(new, mask)
                 body.append(new)
@@ -132,7 +124,7 @@ def _fold(
 
 def _pieces(kernel: Kernel, axis: Axis, width: int) -> list[_Piece]:
     """The pieces of a row."""
-    symbols = fresh_symbols("r", symbol_names(kernel))
+    symbols = fresh_symbols("r", ir_names.symbol_names(kernel))
     least, most = _bounds(kernel, axis.extent)
     spaces: dict[int, Axis] = {}
     pieces: list[_Piece] = []
@@ -142,7 +134,7 @@ def _pieces(kernel: Kernel, axis: Axis, width: int) -> list[_Piece]:
             symbol = next(symbols) if start else axis.symbol
             spaces[length] = Axis(symbol, sympy.Integer(length))
         at = spaces[length].symbol + start
-        names: dict[Name, Any] = {axis.symbol: at} if start else {}
+        names: dict[ir_names.Name, Any] = {axis.symbol: at} if start else {}
         pieces.append(_Piece(spaces[length], names, at if least < start + length else None))
     return pieces
 
@@ -173,7 +165,7 @@ def _starts(extent: int, width: int) -> list[int]:
 def _loads_first(bodies: Mapping[Axis, list[Stmt]]) -> Iterator[Phase]:
     """Of each piece what is read before anything is folded: threads wait for each other there."""
     for piece, body in bodies.items():
-        first = behind((), body, Load)
+        first = ir_names.behind((), body, Load)
         yield Phase((piece,), tuple(first))
         known = {*first}
         body[:] = [s for s in body if s not in known]
@@ -184,7 +176,7 @@ def _loads_first(bodies: Mapping[Axis, list[Stmt]]) -> Iterator[Phase]:
 def _in_two_passes(kernel: Kernel, fresh: Iterator[str]) -> Iterator[Phase]:
     """The phases, with means and sums of squared distances from them as sums, and the places of
     extremes as the first of those that are equal to them, or NaN."""
-    types = value_types(kernel)
+    types = ir_names.value_types(kernel)
     for phase in kernel.phases:
         found = [s for s in phase.body if isinstance(s, Reduce) and s.op not in JOINS]
         body = Body(fresh, (s for s in phase.body if s not in found))

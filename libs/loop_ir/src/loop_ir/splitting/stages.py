@@ -4,16 +4,9 @@ from dataclasses import replace
 
 import sympy
 
+from loop_ir.ir import names as ir_names
 from loop_ir.ir.affine import substitute
 from loop_ir.ir.analysis import inner_axes
-from loop_ir.ir.names import (
-    defined_values,
-    map_expressions,
-    statements,
-    symbol_names,
-    used_values,
-    value_types,
-)
 from loop_ir.ir.nodes import Axis, Indirect, Kernel, Load, Phase, Reduce, Store
 from loop_ir.ir.points import place_in
 from loop_ir.ir.renaming import fresh_name, fresh_symbols, new_buffer, renumber, used_buffers
@@ -44,7 +37,7 @@ class Pieces:
     def __init__(self, kernel: Kernel, taken: set[str]) -> None:
         self.kernel = kernel
         self.taken = taken
-        self.types = value_types(kernel)
+        self.types = ir_names.value_types(kernel)
         self.buffers = {b.name: b for b in kernel.buffers}
         self.out: list[Kernel] = []
 
@@ -118,11 +111,11 @@ class _Stages(Pieces):
         once = [s for p in later if not p.axes for s in p.body]
         known = list(results)
         for stmt in once:
-            if not set(known).isdisjoint(used_values(stmt)):
+            if not set(known).isdisjoint(ir_names.used_values(stmt)):
                 if isinstance(stmt, Indirect):
                     return results
-                known += defined_values(stmt)
-        read = {n for p in later if p.axes for s in p.body for n in used_values(s)}
+                known += ir_names.defined_values(stmt)
+        read = {n for p in later if p.axes for s in p.body for n in ir_names.used_values(s)}
         needed = [n for n in known if n in read]
         sizes = [sum(self.types[n].itemsize for n in names) for names in (needed, results)]
         return needed if needed and sizes[0] <= sizes[1] else results
@@ -135,7 +128,7 @@ class _Stages(Pieces):
         row = {a.symbol for a in flat.axes[:rows]}
         shared = [
             s
-            for s in statements(flat)
+            for s in ir_names.statements(flat)
             if isinstance(s, Load)
             and last.symbol in s.index.free_symbols
             and row.isdisjoint(s.index.free_symbols)
@@ -145,10 +138,12 @@ class _Stages(Pieces):
         piece = min(int(last.extent) & -int(last.extent), _PIECE)
         if sum(s.dtype.itemsize for s in shared) * last.extent < _CACHED or piece < _PIECE:
             return flat
-        outer = next(fresh_symbols("i", symbol_names(flat)))
+        outer = next(fresh_symbols("i", ir_names.symbol_names(flat)))
         shift = ((last.symbol, outer * piece + last.symbol),)
         (phase,) = flat.phases
-        body = tuple(map_expressions(s, lambda e: substitute(e, shift)) for s in phase.body)
+        body = tuple(
+            ir_names.map_expressions(s, lambda e: substitute(e, shift)) for s in phase.body
+        )
         axes = (
             Axis(outer, last.extent / piece),
             *flat.axes[:-1],
@@ -176,7 +171,7 @@ def reduces(phase: Phase) -> bool:
 
 def without(phase: Phase, names: list[str]) -> Phase:
     """The phase without what defines these values."""
-    kept = (s for s in phase.body if not {*names} & {*defined_values(s)})
+    kept = (s for s in phase.body if not {*names} & {*ir_names.defined_values(s)})
     return replace(phase, body=tuple(kept))
 
 
