@@ -7,10 +7,10 @@
 A step is forward, loss and backward, of f32 weights under autocast to bf16 (Llama: bf16 weights),
 dropout on; steps of optimizers are rows of their own. Each backend of a model has a process of its
 own, so that peak memory (of torch's allocator, weights and gradients included) is its own. They
-compile side by side, `--processes` at a time, of as many models, but take turns on the GPU, for
-first steps and to measure kernels, so that one at a time has a step's memory. Seconds of first
-calls are without what was waited for a turn, but cores are shared: `--processes 1` is what they are
-to be compared in. Then each measures alone, the backends of a model in turns: medians of the
+compile side by side, `--processes` at a time, of as many models, but take turns with first steps,
+so that one at a time has a step's memory, and where they measure kernels. Seconds of first calls
+are without what was waited for a turn, but cores are shared: `--processes 1` is what they are to be
+compared in. Then each measures alone, the backends of a model in turns: medians of the
 milliseconds of a step, of a few in a row. `--backends eager "compile_cli saved=float8_e5m2"` sets
 options of a backend.
 
@@ -65,12 +65,11 @@ KINDS = {  # of kernels, by what is in their names
 
 # ---- a process of one model and backend
 class Turn:
-    """The GPU, which one process of this benchmark holds at a time: with the memory of a step while
-    it runs, or to measure kernels while it is compiled. What a process waits is not its own."""
+    """What one process of this benchmark holds at a time: the memory of a step while it runs, or
+    the clock to measure kernels by. What a process waits is not its own."""
 
-    def __init__(self) -> None:
-        self.file = os.open(os.environ["TRAINING_LOCK"], os.O_CREAT | os.O_WRONLY)
-        self.held = False
+    def __init__(self, of: str) -> None:
+        self.file = os.open(f"{os.environ['TRAINING_LOCKS']}/{of}", os.O_CREAT | os.O_WRONLY)
         self.waited = 0.0
 
     def take(self, *_: Any) -> None:
@@ -80,12 +79,10 @@ class Turn:
         except BlockingIOError:
             drop_unused(0)
             fcntl.flock(self.file, fcntl.LOCK_EX)
-        self.held = True
         self.waited += time.perf_counter() - begin
 
     def give(self, *_: Any) -> None:
         drop_unused(LARGE)
-        self.held = False
         fcntl.flock(self.file, fcntl.LOCK_UN)
 
     def while_measuring(self, owner: Any, name: str) -> None:
@@ -93,8 +90,6 @@ class Turn:
         measure = getattr(owner, name)
 
         def waiting(*args: Any, **more: Any) -> Any:
-            if self.held:
-                return measure(*args, **more)
             self.take()
             try:
                 return measure(*args, **more)
@@ -103,13 +98,22 @@ class Turn:
 
         setattr(owner, name, waiting)
 
+    def while_inductor_measures(self, *_: Any) -> None:
+        """Which is in a first step, once it has imported by itself what measures."""
+        heuristics: Any = sys.modules.get("torch._inductor.runtime.triton_heuristics")
+        if heuristics and not hasattr(heuristics, "benchmarks_wait"):
+            heuristics.benchmarks_wait = True
+            self.while_measuring(heuristics.CachingAutotuner, "benchmark_all_configs")
+
 
 def drop_unused(least: int) -> None:
     """What torch's allocator holds that no tensor uses is given back, if it holds so much."""
     import torch
 
-    if torch.cuda.is_initialized() and torch.cuda.memory_reserved() > least:
-        torch.cuda.empty_cache()
+    if torch.cuda.is_initialized():
+        unused = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+        if unused > least:
+            torch.cuda.empty_cache()
 
 
 class Step:
@@ -187,25 +191,27 @@ def worker(asked: Connection, name: str, backend: str, options: argparse.Namespa
     gpu = options.device == "cuda"
     settle = torch.cuda.synchronize if gpu else lambda: None
     torch.set_num_threads(THREADS)
-    turn = Turn()
+    memory, clock = Turn("memory"), Turn("clock")
     if backend.startswith("compile_cli"):
         import compile_cli  # noqa: F401  # registers the backend
 
         timer = importlib.import_module("tuning.timer")
-        turn.while_measuring(timer.Timer, "run")
-        turn.while_measuring(timer, "_added")
+        clock.while_measuring(timer.Timer, "run")
+        clock.while_measuring(timer, "_added")
     step = Step(name, backend, options.tiny, options.device)
-    callback_handler.register_start_callback(turn.give)
-    callback_handler.register_end_callback(turn.take)
+    callback_handler.register_start_callback(memory.give)
+    callback_handler.register_end_callback(memory.take)
+    if backend == "inductor":
+        callback_handler.register_end_callback(clock.while_inductor_measures)
     settle()
     begin = time.perf_counter()
     try:
         if backend == "eager":
-            turn.take()
+            memory.take()
         step.run()
         row: dict[str, Any] = step.found()
         settle()
-        row["first_s"] = time.perf_counter() - begin - turn.waited
+        row["first_s"] = time.perf_counter() - begin - memory.waited - clock.waited
         step.run()
     except Exception as error:  # a compiler's or a kernel's failure is a row
         lines = str(error).strip().splitlines() or [""]
@@ -214,7 +220,7 @@ def worker(asked: Connection, name: str, backend: str, options: argparse.Namespa
     step.rest()
     drop_unused(0)
     callback_handler.clear()
-    turn.give()
+    memory.give()
     asked.send(row)
     while (repeats := asked.recv()) is not None:
         if repeats == PROFILE:
@@ -466,7 +472,7 @@ def main() -> int:
     until = time.time() + options.seconds
     rows: dict[str, dict[str, dict[str, Any]]] = {}
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        os.environ["TRAINING_LOCK"] = f"{folder}/lock"
+        os.environ["TRAINING_LOCKS"] = folder
         os.environ |= {v: f"{folder}/{v.lower()}" for v in CACHES}
         threads = max(2, 2 * (os.cpu_count() or 1) // options.processes)
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(threads))
