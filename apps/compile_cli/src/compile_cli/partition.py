@@ -58,8 +58,8 @@ _unsafe_index_put _unsafe_masked_index_put_accumulate index_put index_reduce sca
 scatter_reduce linalg_vector_norm
 """
 
-# What they give is elements of their operands, as those are.
-_MOVES = "cat clone constant_pad_nd flip repeat"
+# What they give is elements of their operands, as those are, or of another type.
+_MOVES = "_to_copy cat clone constant_pad_nd flip repeat"
 _MOVED = {getattr(aten, name) for name in _MOVES.split()}
 
 # Operators that draw from a state that is given, and where the operator is that draws.
@@ -146,7 +146,13 @@ def _save_draws(graph: torch.fx.Graph) -> None:
 
 def _chosen(graph: torch.fx.Graph, info: Any, memory_budget: float = 1) -> list[torch.fx.Node]:
     """What torch chooses to keep. Without any budget it would keep nothing, not even what must be,
-    and of an operator of several results it would keep all as one."""
+    and of an operator of several results it would keep all as one. Torch takes what is nearer to
+    the backward pass for cheaper. What is in memory anyway, inputs and results, is only read again,
+    where another tensor is written, too: the former is as near as can be, the latter a step away.
+    """
+    near = {*info.inputs, *filter(info.is_required_fw, graph.output_node().all_input_nodes)}
+    for node in graph.nodes:
+        node.dist_from_bw = 1 if node in near else max(node.dist_from_bw, 1) + 1
     must = any(n.meta.get("recompute") is CheckpointPolicy.MUST_SAVE for n in graph.nodes)
     budget = _LEAST if must and memory_budget == 0 else memory_budget
     found: list[torch.fx.Node] = []
@@ -172,8 +178,8 @@ def _tell_draws(graph: torch.fx.Graph) -> None:
 
 
 def _alike(node: torch.fx.Node) -> bool:
-    """Pointwise from what is kept, moved, or sums of so few that kernels write them out, in 32 bits
-    or more; or rounded to fewer by one operator."""
+    """Pointwise from what is kept, moved, made of numbers, or sums of so few that kernels write them
+    out, in 32 bits or more; or rounded to fewer by one operator."""
     operators = _operators()
     left, seen = [node], {node}
     while left:
@@ -181,12 +187,14 @@ def _alike(node: torch.fx.Node) -> bool:
         if not operators.is_recomputable(made):
             continue
         operator = made.target if isinstance(made.target, OpOverload) else None
+        operands = [_viewed(n) for n in made.all_input_nodes]
         alike = operator and (
-            torch.Tag.pointwise in operator.tags or operator.overloadpacket in _MOVED
+            torch.Tag.pointwise in operator.tags
+            or operator.overloadpacket in _MOVED
+            or not (operands or _SEEDED in operator.tags)
         )
         if not (alike or _sums_few(made)):
             return False
-        operands = [_viewed(n) for n in made.all_input_nodes]
         kept = not any(map(operators.is_recomputable, operands))
         if _is_float(made) and made.meta["val"].dtype.itemsize < 4 and not (made is node and kept):
             return False
