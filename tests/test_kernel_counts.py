@@ -14,9 +14,13 @@ import torch
 import torch.nn.functional as F
 import torch.utils._pytree as pytree
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+from aten_lowering import lower_with_report
 from compile_cli import pipeline
+from compile_cli.capture import capture, export
 from compile_cli.result import CompiledGraph
+from loop_ir import FuseOptions, fuse_with_report
 from tensor_ir import DType
 from wrapper_ir import Allocate, CopyBack, ExternCall, If, Launch, Program, Return
 
@@ -554,3 +558,13 @@ def test_sizes_that_guards_say_are_equal(
     compiled = torch.compile(run, backend="compile_cli", dynamic=True)
     torch.testing.assert_close(compiled(*args), run(*args))
     assert kernels(programs[-1]) == count
+
+
+@pytest.mark.parametrize(("images", "count"), [(2, 1), (512, 2)])
+def test_windows_of_windows(images: int, count: int) -> None:
+    """Each point would read 64 places: of images that leave the cache, those between are stored."""
+    with FakeTensorMode():
+        x = torch.empty(images, 4, 8, 32, 32)
+        pools = torch.nn.Sequential(torch.nn.MaxPool3d(2), torch.nn.MaxPool3d(2))
+        loop = lower_with_report(capture(export(pools, (x,), {})).graph).graph
+    assert len(fuse_with_report(loop, FuseOptions())[0].nodes) == count

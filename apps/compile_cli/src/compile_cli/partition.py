@@ -178,8 +178,8 @@ def _tell_draws(graph: torch.fx.Graph) -> None:
 
 
 def _alike(node: torch.fx.Node) -> bool:
-    """Pointwise from what is kept, moved, made of numbers, or sums of so few that kernels write them
-    out, in 32 bits or more; or rounded to fewer by one operator."""
+    """Pointwise from what is kept or made of numbers, moved, or sums of so few that kernels write
+    them out, in 32 bits or more; or rounded to fewer by one operator."""
     operators = _operators()
     left, seen = [node], {node}
     while left:
