@@ -92,13 +92,15 @@ def test_a_transpose_is_cut_into_squares(tools: SimpleNamespace) -> None:
         (DType.bf16, 126, (256, 32)),
         (DType.bf16, 55, (64, 64)),
         (DType.f32, 55, (256, 32)),
+        (DType.f32, 126, (64, 64)),
         (DType.i8, 55, (64, 64)),
     ],
 )
 def test_long_columns_that_end_inside_of_a_line(
     dtype: DType, side: int, tile: tuple[int, int]
 ) -> None:
-    """Pieces of 256, but where no two elements of 16 bits are stored at once."""
+    """Pieces of 256, but of 16 bits where no two elements are stored at once, and of 32 where
+    several are."""
     found = default_schedule(permuted((128, 128, side * side), (0, 2, 1), dtype), {})
     assert (found.kind, found.xblock, found.yblock) == ("tiled", *tile)
 

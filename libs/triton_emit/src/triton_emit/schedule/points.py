@@ -128,9 +128,13 @@ def _tiled(
     """64 elements a side are a cache line or two of any type; 16 of them a thread, 8 of bytes
     (9000 x 7000 of bf16 in 8 bits, and transposed, on an H100: 154 us, 163 of 16). Long columns
     that end inside of a line are stored in longer pieces (channels first of 128 x 126 x 126 x 64 of
-    bf16 on an H200: 140 us, 186 of 64 x 64), not those of 16 bits at odd places, nor of bytes."""
+    bf16 on an H200: 140 us, 186 of 64 x 64), not those of 16 bits at odd places, nor of bytes, nor
+    wider ones of which vectors are stored (64 x 126 x 126 x 128 of f32, activated, on an H100: 365
+    us of 64 x 64, 478)."""
     bytes_ = any(b.type.dtype.itemsize == 1 for b in kernel.buffers)
-    long = columns >= 2048 and columns % 64 and rows >= 32 and not bytes_
+    wide = any(b.written and b.type.dtype.itemsize > 2 for b in kernel.buffers)
+    ends = columns % 64 and not (wide and columns % 4 == 0)
+    long = columns >= 2048 and ends and rows >= 32 and not bytes_
     if long and not _stores_odd_halves(kernel) and points >= 2 * MULTIPROCESSORS * 256 * 32:
         return Schedule("tiled", 256, num_warps=8, index_bits=bits, yblock=32)
     x, y = (32 if n <= 32 or (n % 64 and n % 32 == 0) else 64 for n in (columns, rows))
