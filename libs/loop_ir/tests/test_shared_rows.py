@@ -36,6 +36,17 @@ def test_programs(rows: int, width: int, programs: int) -> None:
     assert programs_of_row(kernel, {}) == programs
 
 
+@pytest.mark.parametrize("element", [True, False])
+def test_rows_of_which_a_number_is_stored(element: bool) -> None:
+    """They have the cache for themselves until they are read again."""
+    text = NORM.format(rows=4096, width=65536, op="sum")
+    if not element:
+        text = text.replace("65536] cuda:0,\n):", "1] cuda:0,\n):")
+        text = text.replace("store y[i0*65536 + r0] = v2", "v3 = reduce sum(v2) : f32")
+        text += "    once:\n      store y[i0] = v3\n"
+    assert (programs_of_row(parse_kernel(text), {}) > 1) == element
+
+
 @pytest.mark.parametrize(
     ("old", "new", "can"),
     [

@@ -19,10 +19,13 @@ _TYPES = (DType.f32, DType.f64, DType.i32, DType.i64)
 # on an H100: 286 us in pieces of 8192, 294 of 16384, 352 of 32768; 415 if rows are read again).
 _HELD = 8192
 # Bytes of a row up to which those of all programs stay in the second-level cache until they are
-# read again (group norm of 1024 rows of 32256 of f32: 97 us so, 136 held together); programs that
-# hold one row at most, so that those of a few rows run at once, and that are worth a launch of
-# this form.
-_CACHED, _MOST, _FEWEST = 192 << 10, 64, 132
+# read again (group norm of 1024 rows of 32256 of f32: 97 us so, 136 held together), and where
+# nothing that is stored of each element takes room there (cosines of 8192 pairs of 32768 of f32 on
+# an H100: 688 us, 976 held together).
+_CACHED, _CACHED_ALONE = 192 << 10, 256 << 10
+# Programs that hold one row at most, so that those of a few rows run at once, and that are worth a
+# launch of this form.
+_MOST, _FEWEST = 64, 132
 # Of several inner axes, the last is a multiple of so many elements: else each would be found by a
 # division and read alone (batch norm of 64 x 128 x 3025 of f32, with its gradient, on an H100: 457
 # us held together, 318 so).
@@ -63,7 +66,9 @@ def programs_of_row(kernel: Kernel, hints: Mapping[str, int]) -> int:
     points = int(product(a.extent for a in inner))
     held = _held(kernel)
     odd = len(along) > 1 and inner[-1].extent % _VECTOR != 0
-    if not held or odd or sum(own.values()) * points <= _CACHED:
+    stored = any(isinstance(s, Store) for p in kernel.phases if p.axes for s in p.body)
+    cached = _CACHED if stored else _CACHED_ALONE
+    if not held or odd or sum(own.values()) * points <= cached:
         return 1
     count = -(-points * held // _HELD)
     rows = at_hints(product(a.extent for a in kernel.axes), hints)
