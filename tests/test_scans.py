@@ -14,7 +14,7 @@ from compile_cli.cli.measure import relative_error
 from loop_ir import Kernel
 from loop_ir.ir import strides
 from loop_ir.splitting import split_reductions
-from triton_emit.schedule import default
+from triton_emit.schedule import loops
 from wrapper_ir import DefineKernel
 
 EMITS = ("fx", pytest.param("cpp", marks=pytest.mark.slow))
@@ -148,9 +148,9 @@ def test_lines_that_programs_share(
                         ("_WANTED", 6), ("_SCANNED", 8)):  # fmt: skip
         monkeypatch.setattr(split_reductions, name, value)
     monkeypatch.setattr(strides, "HELD_ROW", 16)
-    made = default.looking_back
+    made = loops.looking_back
     small = {"rblock": 8, "num_warps": 1, "lookback": 32}
-    monkeypatch.setattr(default, "looking_back", lambda *args: replace(made(*args), **small))
+    monkeypatch.setattr(loops, "looking_back", lambda *args: replace(made(*args), **small))
 
     def scans(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         back = (x.flip(dim).cumsum(dim).flip(dim), x.flip(dim).logcumsumexp(dim).flip(dim))

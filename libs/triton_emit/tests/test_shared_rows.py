@@ -142,7 +142,7 @@ kernel three(
       d = add(c, b2) : f32
       store y[r0] = d
 """
-    schedule = together(parse_kernel(text), 8, 32)
+    schedule = together(parse_kernel(text), 8)
     assert (schedule.rblock, schedule.num_warps) == (4096, 16)
 
 

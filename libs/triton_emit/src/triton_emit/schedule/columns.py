@@ -1,7 +1,5 @@
 """Rows that are neighbours in memory, along the columns of which a kernel reduces or scans."""
 
-from typing import Literal
-
 import loop_ir as ir
 from loop_ir.ir import scans, statements
 from triton_emit.schedule.h200 import LANES, LINE, MULTIPROCESSORS, WARPS
@@ -17,7 +15,7 @@ _WHOLE_COLUMNS, _WHOLE_TILE = 1024, 16384
 _STEPPING = 8
 
 
-def persistent_columns(kernel: ir.Kernel, rblock: int, bits: Literal[32, 64]) -> Schedule:
+def persistent_columns(kernel: ir.Kernel, rblock: int) -> Schedule:
     """Neighbouring rows, so that each step along the reduction reads a cache line or two; 16 or
     32 elements a thread (sums of four heads of bf16 on an H200: 113 us with 128 rows of a warp, 164
     with 64; means of windows of 8 x 8 of bf16 on an H100: 51 us with 32, 63 with 16). More where
@@ -27,16 +25,14 @@ def persistent_columns(kernel: ir.Kernel, rblock: int, bits: Literal[32, 64]) ->
         tile = 8192 if fills_less(kernel.axes[-1], LINE) else 4096
         xblock = max(32, min(256, tile // rblock))
         warps = xblock * rblock // (512 if tile == 8192 else 1024)
-        return Schedule("persistent", xblock, rblock, max(1, warps), index_bits=bits)
+        return Schedule("persistent", xblock, rblock, max(1, warps))
     xblock = 128 if rblock <= 4 else 64 if rblock <= 32 else 32
     held = 1024 if rblock > 32 else 512
     warps = max(1, min(4, xblock * rblock // held))
-    return Schedule("persistent", xblock, rblock, warps, index_bits=bits)
+    return Schedule("persistent", xblock, rblock, warps)
 
 
-def whole_columns(
-    kernel: ir.Kernel, width: int, rows: int, rblock: int, bits: Literal[32, 64]
-) -> Schedule | None:
+def whole_columns(kernel: ir.Kernel, width: int, rows: int, rblock: int) -> Schedule | None:
     """Of columns of up to 1024 elements that are read again for what is stored of each, and stored
     as they lie: tiles that programs hold, 32 elements a thread (on an H100, softmax of 64 x 512 x
     777 of f32 97 us, 146 in three loops, with its gradient 220 and 371; of 64 x 768 x 784 of bf16
@@ -55,12 +51,10 @@ def whole_columns(
     if rows < 2 * MULTIPROCESSORS * xblock:
         return None
     warps = max(1, xblock * rblock * numbers // 2048)
-    return Schedule("persistent", xblock, rblock, warps, index_bits=bits)
+    return Schedule("persistent", xblock, rblock, warps)
 
 
-def looped_columns(
-    kernel: ir.Kernel, width: int, rows: int, beside: int, bits: Literal[32, 64]
-) -> Schedule:
+def looped_columns(kernel: ir.Kernel, width: int, rows: int, beside: int) -> Schedule:
     """Few rows a program where there are few: each has the whole reduction to do, with as many
     warps as keep the multiprocessors reading; 16 elements a thread, 8 where each is a load of its
     own (10007 x 3001 of bf16 on an H200: 32 us, 36 with 16) or rows have factors (means under a
@@ -72,7 +66,7 @@ def looped_columns(
     rows, how many are neighbours in memory."""
     scanning = scans(kernel)
     if may_step(kernel) and width >= 2 * _STEPPING and beside >= min(rows, LANES):
-        return _stepping(kernel, width, rows, beside, bits)
+        return _stepping(kernel, width, rows, beside)
     line = 0 if scanning else _stored_line(kernel)
     xblock = 64 if scanning else line or ir.columns_at_once(kernel)
     least = MULTIPROCESSORS * (4 if scanning else 3) // 2  # programs
@@ -89,19 +83,19 @@ def looped_columns(
         rblock = min(steps, next_power_of_two(width))
         if line == 32 and width >= LINE and len(rows_read(kernel)) == 1:
             steps = LINE if width < 8 * LINE else 2 * LINE
-            return Schedule("looped", xblock, steps, steps // 8, index_bits=bits)
+            return Schedule("looped", xblock, steps, steps // 8)
         many = 32 * programs >= 3 * MULTIPROCESSORS * WARPS
         warps = 4 if many and line != 32 and xblock * steps <= 2048 else 8
-        return Schedule("looped", xblock, rblock, warps, index_bits=bits)
+        return Schedule("looped", xblock, rblock, warps)
     if warps == 4 and xblock == 64 and _places(kernel):
         rblock, warps = min(32, next_power_of_two(width)), max(1, 16 // row_bytes(kernel))
-        return Schedule("looped", 32, rblock, warps, index_bits=bits)
+        return Schedule("looped", 32, rblock, warps)
     if not few and _element_bytes(kernel) == 4 and not moves_vectors(kernel):
         # pieces of lines that two programs share, four elements a thread, each a load (the middle
         # of 32 x 4096 x 4095 of f32 on an H100: 771 us, 915 of 32 columns and 8 warps; on an H200
         # of those 530, and 572 of 16 elements a thread)
         rblock = min(64, next_power_of_two(width))
-        return Schedule("looped", 64, rblock, max(1, rblock // 2), index_bits=bits)
+        return Schedule("looped", 64, rblock, max(1, rblock // 2))
     elements = 512 if scanning or alone else 256  # of a warp
     if not (scanning or line) and sum(bool(p.axes) for p in kernel.phases) > 1:
         # read again for squares of distances from the mean, which the caches have meanwhile (of
@@ -109,7 +103,7 @@ def looped_columns(
         elements, warps = 128, max(warps, 16)
     rblock = min(elements * warps // xblock, next_power_of_two(width))
     warps = min(32, max(1, xblock * rblock // elements))
-    return Schedule("looped", xblock, rblock, warps, index_bits=bits)
+    return Schedule("looped", xblock, rblock, warps)
 
 
 def _places(kernel: ir.Kernel) -> bool:
@@ -125,7 +119,7 @@ def _loads(kernel: ir.Kernel) -> int:
     return sum(isinstance(s, ir.Load) for p in kernel.phases if p.axes for s in p.body)
 
 
-def picked_columns(kernel: ir.Kernel, rows: int, bits: Literal[32, 64]) -> Schedule | None:
+def picked_columns(kernel: ir.Kernel, rows: int) -> Schedule | None:
     """Of sums of rows at places that are data: each thread has as many neighbouring columns as an
     access moves, and goes from row to row (bags of 100 rows of 64 of f32, 2**13 of them, by hand on
     an H200: 37 us, 57 in steps of 8 rows, 89 in tiles of 8 columns, 97 by torch's)."""
@@ -141,7 +135,7 @@ def picked_columns(kernel: ir.Kernel, rows: int, bits: Literal[32, 64]) -> Sched
     xblock, each = 512, 16 // max(s.dtype.itemsize for s in beside)
     while xblock > LANES * each and rows < 2 * MULTIPROCESSORS * xblock:
         xblock //= 2
-    return Schedule("looped", xblock, 1, max(1, xblock // (LANES * each)), index_bits=bits)
+    return Schedule("looped", xblock, 1, max(1, xblock // (LANES * each)))
 
 
 def _stores_rows(kernel: ir.Kernel) -> bool:
@@ -203,9 +197,7 @@ def shares_factors(kernel: ir.Kernel, xblock: int) -> bool:
     )
 
 
-def _stepping(
-    kernel: ir.Kernel, width: int, rows: int, beside: int, bits: Literal[32, 64]
-) -> Schedule:
+def _stepping(kernel: ir.Kernel, width: int, rows: int, beside: int) -> Schedule:
     """Each warp reads cache lines of its own rows, as many as registers hold, and a thread scans
     its one or two columns without a word to others; then warps are joined. (4096 x 16384
     of bf16 on an H200: 74 us, 175 where neighbouring threads have neighbouring rows.)"""
@@ -220,9 +212,7 @@ def _stepping(
         numbers *= 2
     steps = max(4, 32 // next_power_of_two(numbers))
     steps = min(steps, next_power_of_two(width) // _STEPPING)
-    return Schedule(
-        "looped", xblock, _STEPPING * steps, num_warps=_STEPPING, index_bits=bits, steps=steps
-    )
+    return Schedule("looped", xblock, _STEPPING * steps, num_warps=_STEPPING, steps=steps)
 
 
 def _element_bytes(kernel: ir.Kernel) -> int:

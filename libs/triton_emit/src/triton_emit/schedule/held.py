@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from math import gcd
-from typing import Literal
 
 from loop_ir import (
     HELD_ROW,
@@ -34,14 +33,14 @@ _MANY = 4
 WIDEST_ROW = 32768
 
 
-def held(kernel: Kernel, rblock: int, rows: int, bits: Literal[32, 64]) -> Schedule:
+def held(kernel: Kernel, rblock: int, rows: int) -> Schedule:
     """As `_persistent` says, but for what a kernel does with short rows or with wide numbers."""
     applies = any(isinstance(s, Store) for p in kernel.phases if p.axes for s in p.body)
     wide = any(s.dtype.itemsize > 2 for s in traits.row_loads(kernel))
     kept = _MANY if scans(kernel) else len(traits.rows_read(kernel))
-    if (short := short_pieces(kernel, rows, bits)) is not None:
+    if (short := short_pieces(kernel, rows)) is not None:
         return short
-    schedule = _persistent(rblock, rows, bits, applies, kept, wide)
+    schedule = _persistent(rblock, rows, applies, kept, wide)
     if (cut := cut_rows(kernel, schedule)) is not None:
         return cut
     if _scatters(kernel):
@@ -60,9 +59,7 @@ def held(kernel: Kernel, rblock: int, rows: int, bits: Literal[32, 64]) -> Sched
     return _of_windows(kernel, _of_wide(kernel, schedule))
 
 
-def _persistent(
-    rblock: int, rows: int, bits: Literal[32, 64], applies: bool, kept: int, wide: bool
-) -> Schedule:
+def _persistent(rblock: int, rows: int, applies: bool, kept: int, wide: bool) -> Schedule:
     """Rows up to 1024 wide share a program, 32 elements a thread: what a row costs besides its
     elements is shared, and so is, by more of the shortest, what a program costs. Wider rows take
     one program each, at 16 elements a thread, two 16-byte vectors of bf16 in flight from each
@@ -77,7 +74,7 @@ def _persistent(
     if ROW < rblock <= 1024 and (applies or kept > 1) and rows >= 4 * MULTIPROCESSORS:
         each = 512 if wide or (rblock > 512 and kept > 2) else 1024  # elements of a warp
         xblock, warps = max(1, each // rblock), max(1, rblock // each)
-        return Schedule("persistent", xblock, rblock, warps, index_bits=bits)
+        return Schedule("persistent", xblock, rblock, warps)
     if rblock <= 1024:
         tile = 4096 if rblock <= 128 else 2048 if rblock > 256 or not applies else 1024
         xblock = max(1, min(max(64, 1024 // rblock), tile // rblock))
@@ -86,12 +83,12 @@ def _persistent(
         few = applies and (xblock == rblock == 64 or (wide and rblock <= 32))
         each = 512 if xblock == 1 or few else 1024
         warps = max(1, xblock * rblock // each)
-        return Schedule("persistent", xblock, rblock, warps, index_bits=bits)
+        return Schedule("persistent", xblock, rblock, warps)
     most = 32 if rblock > HELD_ROW else 16 if kept >= _MANY else 8
-    return Schedule("persistent", 1, rblock, min(most, rblock // 512), index_bits=bits)
+    return Schedule("persistent", 1, rblock, min(most, rblock // 512))
 
 
-def short_pieces(kernel: Kernel, rows: int, bits: Literal[32, 64]) -> Schedule | None:
+def short_pieces(kernel: Kernel, rows: int) -> Schedule | None:
     """Rows of up to 512 elements that begin at odd places, and shorter ones that would leave much
     of a tile empty, in about eight pieces, which a few lanes of a warp hold: a warp has several
     rows, whose lanes tell each other of them three times, not five, and hardly one is idle. 8
@@ -117,7 +114,7 @@ def short_pieces(kernel: Kernel, rows: int, bits: Literal[32, 64]) -> Schedule |
     xblock = max(1 << (elements // (width * count)).bit_length() - 1, warps * LANES // width)
     while min(xblock, warps) > 1 and rows < 4 * MULTIPROCESSORS * xblock:
         xblock, warps = xblock // 2, warps // 2
-    return Schedule("persistent", xblock, width, warps, index_bits=bits)
+    return Schedule("persistent", xblock, width, warps)
 
 
 def _of_thread(kernel: Kernel) -> int:
@@ -130,7 +127,7 @@ def _of_thread(kernel: Kernel) -> int:
     return 16 if traits.walks(kernel) else 32 // widest
 
 
-def together(kernel: Kernel, share: int, bits: Literal[32, 64]) -> Schedule:
+def together(kernel: Kernel, share: int) -> Schedule:
     """Of a row that `share` programs hold, at most 64 numbers of it a thread, 32 of bytes (on an
     H100, logarithms of probabilities of 128256 in 213 us, 247 of 32 a thread, cosines of 32768 in
     940 and 1234; 499500 bytes in 124, 142 of 64)."""
@@ -139,10 +136,10 @@ def together(kernel: Kernel, share: int, bits: Literal[32, 64]) -> Schedule:
     each = 32 if traits.row_bytes(kernel) == 1 else 64
     numbers = max(traits.held_numbers(kernel), len(traits.rows_read(kernel)))
     warps = max(1, rblock * next_power_of_two(numbers) // (each * LANES))
-    return Schedule("persistent", 1, rblock, min(32, warps), index_bits=bits, share=share)
+    return Schedule("persistent", 1, rblock, min(32, warps), share=share)
 
 
-def long_rows(kernel: Kernel, bits: Literal[32, 64]) -> Schedule | None:
+def long_rows(kernel: Kernel) -> Schedule | None:
     """Rows of twice as many elements that loops would compute functions of again, by 16 warps: in
     pieces for one reduction (an RMS norm of gated rows, 4096 x 12800 of bf16 on an H200: 80 us, 111
     in two loops), in one tile for several, each of which would wait for all pieces, if they are of
@@ -152,9 +149,9 @@ def long_rows(kernel: Kernel, bits: Literal[32, 64]) -> Schedule | None:
     room = traits.held_numbers(kernel) * row <= _MOST_NUMBERS * LANES * 16
     readings = computes_again(kernel) if HELD_ROW < row <= 2 * HELD_ROW and room else 0
     if readings == 2:
-        return Schedule("persistent", 1, HELD_ROW, 16, index_bits=bits)
+        return Schedule("persistent", 1, HELD_ROW, 16)
     if readings > 2 and 3 * row >= 4 * HELD_ROW and traits.read_again(kernel) * row < 4 * HELD_ROW:
-        return Schedule("persistent", 1, 2 * HELD_ROW, 16, index_bits=bits)
+        return Schedule("persistent", 1, 2 * HELD_ROW, 16)
     return None
 
 

@@ -1,7 +1,6 @@
 """Rows that a program walks over, chunk by chunk or one after the other."""
 
 from dataclasses import replace
-from typing import Literal
 
 from loop_ir import HELD_ROW, Kernel, Load, Reduce, Scan, Store, row_of_pieces
 from loop_ir.ir import statements
@@ -26,7 +25,7 @@ _VERY_LONG = 12288
 MOST_KEPT = 2
 
 
-def looped(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]) -> Schedule:
+def looped(kernel: Kernel, width: int, rows: int) -> Schedule:
     """Few warps for what is read once: programs enough wait for memory. More where rows are few or
     long, and where rows of all programs that run at once would not stay in L2 until they are read
     again. 16 elements a thread; 8 where two numbers are kept for each, and of what is read once and
@@ -82,10 +81,10 @@ def looped(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]) -> Sche
     scanning = any(isinstance(s, Scan) for s in statements(kernel))
     if warps == 8 and rblock >= 2048 and lines and not (again or scanning):
         warps = 16
-    return Schedule("looped", 1, rblock, warps, index_bits=bits)
+    return Schedule("looped", 1, rblock, warps)
 
 
-def read_twice(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]) -> Schedule | None:
+def read_twice(kernel: Kernel, width: int, rows: int) -> Schedule | None:
     """Of rows past 4096 elements, which a program reads for a number and again to apply it: their
     registers are free for other programs, one of which reads while another stores (on an H200 an
     RMS norm of 16384 x 8192 of bf16 in 128 us, 133 of rows that are held; a gradient of 8192 x 5000
@@ -103,19 +102,17 @@ def read_twice(kernel: Kernel, width: int, rows: int, bits: Literal[32, 64]) -> 
     if width % 2048 and traits.row_bytes(kernel) < 4:
         return None
     rblock = 2048 if readings > 2 or 0 < width % 4096 <= 2048 else 4096
-    return Schedule("looped", 1, rblock, 16, index_bits=bits)
+    return Schedule("looped", 1, rblock, 16)
 
 
-def scanned_chunks(
-    kernel: Kernel, width: int, rblock: int, bits: Literal[32, 64]
-) -> Schedule | None:
+def scanned_chunks(kernel: Kernel, width: int, rblock: int) -> Schedule | None:
     """Of rows that are scanned on their one reading and would leave much of a tile empty: chunks of
     8 elements a thread, each of which waits for the one before (means and deviations of what came
     so far of 9000 x 4100 of f32 on an H100: 342 us in tiles of 8192, Inductor 220)."""
     once = sum(bool(p.axes) for p in kernel.phases) == 1 and may_step(kernel)
     if not once or rblock < 4 * LONG or 5 * width > 4 * rblock or not traits.can_loop(kernel):
         return None
-    return Schedule("looped", 1, LONG, 4, index_bits=bits)
+    return Schedule("looped", 1, LONG, 4)
 
 
 def _piece(kernel: Kernel) -> int:
@@ -130,30 +127,30 @@ def _piece(kernel: Kernel) -> int:
     return wide if wide in _PIECES and 8 * last >= 7 * wide else 0
 
 
-def looking_back(kernel: Kernel, bits: Literal[32, 64]) -> Schedule:
+def looking_back(kernel: Kernel) -> Schedule:
     """Chunks of 32 elements a thread, or 16 pairs or numbers of 64 bits. Groups so large that what
     one moves takes longer than its last chunk takes to tell the next one's."""
     found = [s for s in statements(kernel) if isinstance(s, Scan)]
     wide = any(s.op in traits.PAIRS[Scan] or s.dtype.itemsize > 4 for s in found)
-    return Schedule("looped", 1, 4096 if wide else 8192, 8, index_bits=bits, lookback=512)
+    return Schedule("looped", 1, 4096 if wide else 8192, 8, lookback=512)
 
 
-def walking(kernel: Kernel, rblock: int, bits: Literal[32, 64]) -> Schedule:
+def walking(kernel: Kernel, rblock: int) -> Schedule:
     """Rows of 4096 elements, or as many shorter ones, 16 elements a thread, which holds that many
     of each sum, or twice as many where much of a tile is empty (gradient of layer norm, 50176 x 768
     on an H200: 94 us, 111 with 16). What comes next, two tiles of it, is on its way to shared
     memory meanwhile (36864 x 1024 of bf16: 77 us, 100 with one tile on its way). Rows of which
     bytes are read beside wider elements (masks of dropout) come one at a time: tiles of several
     would change layout at each step (16384 x 1024: 62 us, 112 of four)."""
-    if (short := short_pieces(kernel, 1 << 31, bits)) is not None:
+    if (short := short_pieces(kernel, 1 << 31)) is not None:
         return short
     sizes = {s.dtype.itemsize for s in traits.row_loads(kernel)}
     if rblock >= LONG and 1 in sizes and len(sizes) > 1:
         warps = max(4, min(16, rblock // 256))
-        return Schedule("persistent", 1, rblock, warps, num_stages=3, index_bits=bits)
+        return Schedule("persistent", 1, rblock, warps, num_stages=3)
     xblock, row = max(1, 4096 // rblock), row_of_pieces(kernel)
     warps = max(4, min(16, xblock * rblock // 512))
-    found = Schedule("persistent", xblock, rblock, warps, index_bits=bits)
+    found = Schedule("persistent", xblock, rblock, warps)
     if (cut := cut_rows(kernel, found)) is not None:
         found = cut
     elif 0 < 5 * row <= 4 * rblock:

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
 
 import sympy
 
@@ -36,9 +35,7 @@ _LARGE_WINDOW = 27
 _LONG_STEPS = frozenset(("zeta", "gamma_series", "gamma_fraction"))
 
 
-def of_points(
-    kernel: ir.Kernel, rows: int, hints: Mapping[str, int], bits: Literal[32, 64]
-) -> Schedule:
+def of_points(kernel: ir.Kernel, rows: int, hints: Mapping[str, int]) -> Schedule:
     """Of a kernel without inner axes. rows: its points."""
     line = sympy.Mul(*(a.extent for a in line_axes(kernel)))
     columns = at_hints(line, hints) if kernel.axes else 1
@@ -46,27 +43,27 @@ def of_points(
     if other is not None:
         neighbours = at_hints(ir.beside(kernel, other), hints)
         if min(columns, neighbours) >= NARROW:
-            return _tiled(kernel, columns, neighbours, rows, bits)
+            return _tiled(kernel, columns, neighbours, rows)
     elif ir.picks_rows(kernel) and columns >= ROW:
-        return replace(_picking(columns, bits), vector=int(vectors.combines_ones(kernel)))
+        return replace(_picking(columns), vector=int(vectors.combines_ones(kernel)))
     divided = ir.divides_lines(cheaper(kernel))
     if columns >= LONG and ("rows" in divided or vectors.reads_rows(kernel)):
-        return replace(_picking(columns, bits), vector=vectors.vector(kernel))
+        return replace(_picking(columns), vector=vectors.vector(kernel))
     x = _snug(columns, (256, 128)) if "columns" in divided else 0
     if x and rows >= 2 * MULTIPROCESSORS * _PIECE:
         sizes = [b.type.dtype.itemsize for b in kernel.buffers if len(b.type.size) > 1]
         taken = vectors.vector(kernel) or 16 // max(4, *sizes)  # as many as of the reciprocals
-        return Schedule("tiled", x, 1, 4, 1, bits, _PIECE // x, vector=taken)
-    if (pairs := _pairs(kernel, rows, bits)) is not None:
+        return Schedule("tiled", x, 1, 4, yblock=_PIECE // x, vector=taken)
+    if (pairs := _pairs(kernel, rows)) is not None:
         return pairs
     if vectors.bends(kernel) or vectors.slides(kernel):
-        plane = _plane(kernel, columns, rows, bits)
+        plane = _plane(kernel, columns, rows)
         if plane is not None:
             return plane
     if any(isinstance(s, ir.Store) and s.mode == "mul" for s in statements(kernel)):
         # A program tries again until all of its products are done: few wait for the slowest.
-        return Schedule("flat", 128, num_warps=4, index_bits=bits)
-    flat = replace(_flat(rows, bits), vector=vectors.vector(kernel))
+        return Schedule("flat", 128, num_warps=4)
+    flat = replace(_flat(rows), vector=vectors.vector(kernel))
     if steps := {s.op for s in statements(kernel) if isinstance(s, ir.Compute)} & ITERATED.keys():
         # Few wait for the one of most steps; each element has a function of its own in the text.
         return replace(flat, xblock=512 if steps.isdisjoint(_LONG_STEPS) else 128, num_warps=4)
@@ -76,7 +73,7 @@ def of_points(
         xblock = min(512, flat.xblock)
         return replace(flat, xblock=xblock, num_warps=max(1, xblock // 512))
     if vectors.unravels(kernel) and not _divides_longs(kernel):
-        rows_of = _rows(kernel, columns, rows, hints, bits)
+        rows_of = _rows(kernel, columns, rows, hints)
         if rows_of is not None:
             return rows_of
     if vectors.reads_records(kernel):
@@ -96,15 +93,15 @@ def of_points(
     return _of_long(flat, _divides_longs(kernel))
 
 
-def _flat(points: int, bits: Literal[32, 64]) -> Schedule:
+def _flat(points: int) -> Schedule:
     xblock, warps = 1024, 4
     while xblock > 128 and points < 2 * MULTIPROCESSORS * xblock:
         xblock //= 2
         warps = max(1, warps // 2)
-    return Schedule("flat", xblock, num_warps=warps, index_bits=bits)
+    return Schedule("flat", xblock, num_warps=warps)
 
 
-def _pairs(kernel: ir.Kernel, points: int, bits: Literal[32, 64]) -> Schedule | None:
+def _pairs(kernel: ir.Kernel, points: int) -> Schedule | None:
     """Four pairs of neighbours side by side a thread; two where a point is several rows of them.
     None of what would leave no registers."""
     length = sum(1 for _ in statements(kernel))
@@ -115,16 +112,14 @@ def _pairs(kernel: ir.Kernel, points: int, bits: Literal[32, 64]) -> Schedule | 
     each = max(stored.values())
     if sum(1 for _ in statements(both)) > min(each, 4) * _MOST_PAIRED:
         return None
-    flat = _flat(points // each, bits)
+    flat = _flat(points // each)
     if each == 2:
         return replace(flat, vector=4, pairs=True)
     xblock = min(256, flat.xblock)
     return replace(flat, xblock=xblock, num_warps=xblock // 64, vector=2, pairs=True)
 
 
-def _tiled(
-    kernel: ir.Kernel, columns: int, rows: int, points: int, bits: Literal[32, 64]
-) -> Schedule:
+def _tiled(kernel: ir.Kernel, columns: int, rows: int, points: int) -> Schedule:
     """64 elements a side are a cache line or two of any type; 16 of them a thread, 8 of bytes
     (9000 x 7000 of bf16 in 8 bits, and transposed, on an H100: 154 us, 163 of 16). Long columns
     that end inside of a line are stored in longer pieces (channels first of 128 x 126 x 126 x 64 of
@@ -136,12 +131,12 @@ def _tiled(
     ends = columns % 64 and not (wide and columns % 4 == 0)
     long = columns >= 2048 and ends and rows >= 32 and not bytes_
     if long and not _stores_odd_halves(kernel) and points >= 2 * MULTIPROCESSORS * 256 * 32:
-        return Schedule("tiled", 256, num_warps=8, index_bits=bits, yblock=32)
+        return Schedule("tiled", 256, num_warps=8, yblock=32)
     x, y = (32 if n <= 32 or (n % 64 and n % 32 == 0) else 64 for n in (columns, rows))
     while x * y > 1024 and points < 2 * MULTIPROCESSORS * x * y:
         x, y = (x // 2, y) if x >= y else (x, y // 2)
     warps = max(1, x * y // (256 if bytes_ else 512))
-    return Schedule("tiled", x, num_warps=warps, index_bits=bits, yblock=y)
+    return Schedule("tiled", x, num_warps=warps, yblock=y)
 
 
 def _stores_odd_halves(kernel: ir.Kernel) -> bool:
@@ -182,7 +177,7 @@ def _of_long(flat: Schedule, long: bool) -> Schedule:
     return replace(flat, xblock=xblock, num_warps=xblock // 64)
 
 
-def _plane(kernel: ir.Kernel, columns: int, points: int, bits: Literal[32, 64]) -> Schedule | None:
+def _plane(kernel: ir.Kernel, columns: int, points: int) -> Schedule | None:
     """Rows that share what is computed or read for their columns, or the reverse: 8 elements a
     thread, 16 where no windows are read. What resamples takes neighbours in pairs: what the lanes
     of a warp read then lies in one line. None where a tile would be a fifth empty, or where there
@@ -193,11 +188,11 @@ def _plane(kernel: ir.Kernel, columns: int, points: int, bits: Literal[32, 64]) 
     if not x or points < 2 * MULTIPROCESSORS * x * y:
         return None
     taken = 2 if pairs else int(not vectors.aligned(kernel))
-    return Schedule("tiled", x, 1, 2 if windows and not pairs else 4, 1, bits, y, vector=taken)
+    return Schedule("tiled", x, 1, 2 if windows and not pairs else 4, yblock=y, vector=taken)
 
 
 def _rows(
-    kernel: ir.Kernel, columns: int, points: int, hints: Mapping[str, int], bits: Literal[32, 64]
+    kernel: ir.Kernel, columns: int, points: int, hints: Mapping[str, int]
 ) -> Schedule | None:
     """Rows of one place of the outer axes, whose points have their coordinates for the asking: 8
     elements a thread, 16 of what reads little (on an H100: windows of 3 x 3 of bf16 copied, 16 x 64
@@ -217,7 +212,7 @@ def _rows(
         return None
     loads = sum(isinstance(s, ir.Load) for s in statements(kernel))
     warps = max(1, x * y * (2 if loads <= 2 else 4) // _TILE)
-    return Schedule("tiled", x, 1, warps, 1, bits, y, vector=int(vectors.moves_alone(kernel)))
+    return Schedule("tiled", x, 1, warps, yblock=y, vector=int(vectors.moves_alone(kernel)))
 
 
 def _picked_bytes(kernel: ir.Kernel, hints: Mapping[str, int]) -> int:
@@ -275,7 +270,7 @@ def _snug(columns: int, widths: Sequence[int]) -> int:
     return next((x for x in widths if 5 * columns >= 4 * (-(-columns // x) * x)), 0)
 
 
-def _picking(columns: int, bits: Literal[32, 64]) -> Schedule:
+def _picking(columns: int) -> Schedule:
     """A row, or a part of it, a program, 8 elements a thread: its place is looked up once. Parts of
     512 elements at least: of fewer there are more programs than a GPU begins in the time (batch
     norm and relu of 16384 rows of 3136 of bf16 on an H100: 75 us, 134 in parts of 256)."""
@@ -283,4 +278,4 @@ def _picking(columns: int, bits: Literal[32, 64]) -> Schedule:
     if x == LONG and 0 < columns % x < x // 2:
         x //= 2
     y = max(1, _PICKED // x)
-    return Schedule("tiled", x, num_warps=x * y // 256, index_bits=bits, yblock=y)
+    return Schedule("tiled", x, num_warps=x * y // 256, yblock=y)
