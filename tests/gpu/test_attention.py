@@ -101,6 +101,46 @@ def test_gradients(case: str, dtype: torch.dtype, columns: int, length: int) -> 
         )
 
 
+def bucket(off: Tensor) -> Tensor:
+    far = 8 + (torch.log(off.abs().clamp(min=8).float() / 8) / 2.8 * 8).int()
+    return (off > 0).int() * 16 + torch.where(off.abs() < 8, off.abs(), far.clamp(max=15))
+
+
+LEARNED: dict[str, tuple[tuple[int, ...], Callable[..., Any]]] = {
+    "distances": ((4, 2000), lambda t, s, b, h, i, j: s + t[h, j - i + 1000]),
+    "buckets": ((32, 4), lambda t, s, b, h, i, j: s + t[bucket(j - i), h]),
+    "slopes": ((4,), lambda t, s, b, h, i, j: s + t[h] * (j - i)),
+    "bias": ((4, 1000, 1000), lambda t, s, b, h, i, j: s + t[h, i, j]),
+    "queries": ((2, 4, 1000), lambda t, s, b, h, i, j: s * t[b, h, i]),
+}
+
+
+@pytest.mark.parametrize("case", LEARNED)
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients_of_what_is_learned(case: str, causal: bool) -> None:
+    dtype = torch.bfloat16 if case in ("bias", "buckets") else torch.float32
+    size, score = LEARNED[case]
+    length, mask = 1000, None
+    if causal:
+        mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, length, length)
+
+    def f(q: Tensor, k: Tensor, v: Tensor, t: Tensor) -> Any:
+        return flex_attention(q, k, v, lambda *at: score(t, *at), mask)
+
+    given = [torch.randn(2, 4, length, 64, device="cuda", dtype=dtype) for _ in range(3)]
+    given.append(torch.rand(size, device="cuda", dtype=dtype) * (0.01 if case == "slopes" else 1))
+    grad = torch.randn_like(given[0])
+    leaves = [x.detach().requires_grad_() for x in given]
+    wide = [x.detach().double().requires_grad_() for x in given]
+    out = torch.compile(f, backend="compile_cli", fullgraph=True)(*leaves)
+    got = torch.autograd.grad(out, leaves, grad)
+    want = torch.autograd.grad(f(*wide), wide, grad.double())
+    tolerance = 2e-2 if dtype is torch.bfloat16 else 2e-4
+    for a, b in zip(got, want, strict=True):
+        atol = tolerance * float(b.abs().max())
+        torch.testing.assert_close(a.double(), b, rtol=tolerance, atol=atol)
+
+
 def test_it_takes_no_memory_for_scores() -> None:
     q = torch.randn(1, 4, 16384, 64, device="cuda", dtype=torch.bfloat16)
     compiled = torch.compile(

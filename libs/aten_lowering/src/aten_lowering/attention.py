@@ -222,7 +222,7 @@ class _Trace:
             nodes = fuse(self.lower(traced), _FUSE).nodes
         except UnsupportedGraph as error:
             raise CannotLower(str(error)) from error
-        if gradient:  # zeros come first
+        if gradient and len(nodes) == 2:  # zeros come first
             nodes = tuple(n for n in nodes if isinstance(n, Kernel) and _adds(n))
         one = nodes[0] if len(nodes) == 1 else None
         require(isinstance(one, Kernel), f"{len(nodes)} kernels for what becomes of scores")

@@ -12,7 +12,17 @@ import torch
 from aten_lowering import Attention, Fallback
 from gemm_templates import H200, UnsupportedProblem, device_info
 from gemm_templates import attention as templates
-from loop_ir import DType, Extern, Kernel, TensorRef, TensorType, contiguous_strides
+from loop_ir import (
+    DType,
+    Extern,
+    Indirect,
+    Kernel,
+    Load,
+    TensorRef,
+    TensorType,
+    contiguous_strides,
+)
+from loop_ir.ir import statements
 from planner.plan import Choice, LaunchArg, LaunchPlan, NodePlan, Steps, define_source
 from planner.settings import Settings
 from symexpr import CeilDiv
@@ -160,4 +170,19 @@ class _Launch:
             sums = isinstance(arg, str) and arg not in captured
             self.values[param] = self.tensors[name] if sums else captured.get(arg, arg)
             operands.append(KernelParam(param, kind, sums))
-        return templates.Function(name, source.text, tuple(operands))
+        return templates.Function(name, source.text, tuple(operands), _reads(kernel, captured))
+
+
+def _reads(kernel: Kernel, captured: Mapping[str, TensorRef]) -> int:
+    """Bytes of an element that a kernel loads for each score, by its query and its key."""
+    places = {axis.symbol for axis in kernel.axes[-2:]}
+    data = {s.symbol for s in statements(kernel) if isinstance(s, Indirect)}
+    return max(
+        (
+            captured[s.buffer].type.dtype.itemsize
+            for s in statements(kernel)
+            if isinstance(s, Load) and s.buffer in captured
+            if places <= s.index.free_symbols or data & s.index.free_symbols
+        ),
+        default=0,
+    )

@@ -40,11 +40,12 @@ class Tensor:
 @dataclass(frozen=True)
 class Function:
     """`name(score, batch, head, rm, rn, mask, operands)`, which `text` defines: what becomes of
-    scores."""
+    scores. reads: bytes of what it loads for each score; 0 if nothing."""
 
     name: str
     text: str
     operands: tuple[KernelParam, ...] = ()
+    reads: int = 0
 
 
 @dataclass(frozen=True)
@@ -137,13 +138,20 @@ TEMPLATES = {
 
 
 def default_config(problem: Attention, template: str = "forward") -> Config:
-    """What was the fastest on an H200, of few forms of scores and lengths, with 64 and 128 columns
-    of 16 bits."""
+    """What was the fastest on an H200 or H100, of few forms of scores and lengths, with 64 and 128
+    columns of 16 bits."""
     wide = max(problem.columns)
     if ITEMSIZE[problem.dtype] == 4:
         return Config(32 if wide <= 64 else 16, 32, 8, 2)  # what registers hold
     if wide > 128:
         return Config(32, 64, 8, 2) if template == "keys" else Config(64, 32, 8, 2)
+    reads = problem.full.reads if problem.full is not None else 0
+    if reads == 4 and (template == "forward" or (template == "queries" and wide <= 64)):
+        # what is loaded for scores takes shared memory, and as many stages as keys
+        forward = Config(128, 32, 4, 4 if wide <= 64 else 3)
+        return Config(128, 32, 8, 3) if template == "queries" else forward
+    if reads == 2 and template == "forward" and wide > 64:
+        return Config(128, 64, 8, 3)
     if template == "queries":
         return Config(64, 64, 4, 3 if wide <= 64 else 2)
     if template == "keys" and wide > 64:
