@@ -189,6 +189,21 @@ def test_what_hangs_on_distances_is_looked_up() -> None:
     assert "log" not in code and "floordiv" not in code and "table1" in code
 
 
+def test_a_function_of_scores_that_writes() -> None:
+    def score(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        far = (j - i).abs().float()
+        far += 1
+        far.clamp_(max=9)
+        return s + torch.log(far) / torch.sqrt(far)
+
+    def f(q: Tensor) -> Any:
+        return flex_attention(q, q, q, score)
+
+    q = torch.randn(2, 2, LENGTH, 16)
+    compiled = torch.compile(f, backend="compile_cli", options=TEMPLATE)
+    torch.testing.assert_close(compiled(q), f(q), rtol=1e-5, atol=1e-5)
+
+
 def test_dynamic_lengths_and_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes of what functions captured, and of what is computed of them, come with it."""
 

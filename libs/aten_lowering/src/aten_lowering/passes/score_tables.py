@@ -46,7 +46,9 @@ def score_tables(gm: fx.GraphModule) -> None:
 
 def _look_up(gm: fx.GraphModule, call: Any, heads: int, queries: int, keys: int) -> None:
     score = copy.deepcopy(getattr(gm, call.args[_FUNCTION].target))
-    places = score.graph.find_nodes(op="placeholder")
+    places = list(score.graph.find_nodes(op="placeholder"))
+    if len(places) != 5 + len(call.args[_CAPTURED]) or any(map(_writes, score.graph.nodes)):
+        return
     _, _, head, query, key = places[:5]
     depends = _depends(score.graph, places[:5], (query, key))
     may = {n for n, on in depends.items() if _DISTANCE in on and on <= {head, _DISTANCE}}
@@ -172,6 +174,13 @@ def _made(graph: fx.Graph, target: Any, args: Any, kwargs: dict[str, Any]) -> fx
         node = graph.call_function(target, args, kwargs)
     node.meta["example_value"] = value
     return node
+
+
+def _writes(node: fx.Node) -> bool:
+    """Whether it changes a tensor: what is computed of that hangs on the order."""
+    name = _name(node)
+    own = node.target is operator.setitem or (name[0] == "i" and hasattr(operator, f"__{name}__"))
+    return node.op != "placeholder" and (own or (name[-1] == "_" and name[-2:] != "__"))
 
 
 def _name(node: fx.Node) -> str:
