@@ -80,11 +80,14 @@ program every(x: f32[s0, 4] cpu, p: bool[] cpu):
 {blocks}  v = view e f32[s0] cpu stride (4,)
   (f,) = extern subgraph.choose(p, e, s0) -> (f32[s0, 4] cpu,)
   o = comm_alloc f32[4] cpu group "0"
-  stream 1 cpu
-  wait 0 cpu
+  device cpu
+  z = workspace f32[4] cpu
+  launch double grid (1, 1, 1) (z, z, 4)
+  stream 1
+  wait 0
   extern aten.mul.out(c, two, out=o) mutates (o,)
-  stream 0 cpu
-  wait 1 cpu
+  stream 0
+  wait 1
   comm_free o
   at = extern aten.nonzero.default(v) binds (u0,) -> i64[u0, 1] cpu
   last = extern aten.max.default(at) -> i64[] cpu

@@ -14,8 +14,10 @@ import torch.nn.functional as F
 import compile_cli
 import gemm_templates
 from compile_cli.cli.measure import relative_error
+from planner.matmul.chooser import as_called
 from planner.matmul.decide import VENDOR
 from planner.tensors import random_tensor
+from tuning import MARGINS
 from wrapper_ir import Device, DType, ExternCall, Launch, TensorType
 from wrapper_ir.analysis import walk
 
@@ -196,3 +198,21 @@ def test_what_is_measured_leaves_the_random_state() -> None:
         type_ = TensorType(dtype, (4, 3), (3, 1), Device("cpu"))
         assert random_tensor(type_, {}).shape == (4, 3)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_vendors_call_counts_as_what_it_keeps_the_host() -> None:
+    problem = gemm_templates.Problem(128, 768, 768, "bf16")
+    tiled = gemm_templates.Config(16, 16, 32, 4, 1, 1)
+    split = gemm_templates.Config(16, 16, 16, 1, 1, 1, "split_k", split_k=3)
+    offered = tuple(gemm_templates.Candidate(config, 1e-5) for config in (tiled, split, None))
+
+    def chosen(vendor: float, seconds: float) -> gemm_templates.Choice:
+        times = (("extern", vendor), (str(tiled), seconds), (str(split), 3 * vendor))
+        return as_called(gemm_templates.Choice(problem, None, offered, times))
+
+    near = chosen(4e-6, 4.15e-6)
+    assert near.config == tiled and dict(near.times)["extern"] == MARGINS.vendor_call
+    assert [label for label, _ in near.failures] == [str(split)]
+    assert chosen(4e-6, 4.3e-6).config is None, "the GPU would take longer"
+    longer = chosen(10e-6, 10.1e-6)
+    assert longer.config is None and not longer.failures

@@ -1,5 +1,4 @@
-"""Templates whose programs count each other in memory that is zero: one buffer and one fill a
-call, for all of them."""
+"""Templates whose programs count each other in memory that is zero: one workspace for them all."""
 
 from __future__ import annotations
 
@@ -23,20 +22,16 @@ from compile_cli.cli.measure import relative_error
 from planner.matmul.decide import VENDOR, MatmulPlanner
 from planner.matmul.ladder import Rung
 from planner.plan import Zeroed
-from planner.zeroed import shared
+from planner.program import workspaces
 from symexpr import symbol
 from wrapper_ir import (
-    Allocate,
     DefineKernel,
     Device,
     DType,
-    ExternCall,
-    Free,
-    If,
     Launch,
     Op,
-    Reuse,
     TensorType,
+    Workspace,
     parse_program,
     print_program,
     verify,
@@ -117,8 +112,8 @@ def ops(compiled: Any) -> list[Op]:
     return list(walk(compiled.graph.program.ops))
 
 
-def fills(found: list[Op]) -> list[ExternCall]:
-    return [o for o in found if isinstance(o, ExternCall) and o.target == "aten.zero_.default"]
+def kept(found: list[Op]) -> list[Workspace]:
+    return [o for o in found if isinstance(o, Workspace)]
 
 
 def reread(compiled: Any) -> None:
@@ -146,7 +141,7 @@ FILLED = [
         for emit in EMITS
     ],
 )
-def test_one_fill_serves_all(
+def test_one_workspace_serves_all(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, model: nn.Module,
     rows: int, configs: tuple[Config, Config, Config], emit: str,
 ) -> None:  # fmt: skip
@@ -162,14 +157,10 @@ def test_one_fill_serves_all(
         model, (torch.randn(rows, 80),), options={**options, "gemm": "template", "emit": emit}
     )
     found = ops(compiled)
-    (fill,) = fills(found)
-    (name,) = fill.mutates
+    (memory,) = kept(found)
     launches = [o for o in found if isinstance(o, Launch)]
-    users = [o for o in launches if name in _tensors(o)]
+    users = [o for o in launches if memory.out in _tensors(o)]
     assert len(users) == sum(c.template in ("gemv", "split_k") for c in configs)
-    assert found.index(fill) == found.index(users[0]) - 1 - _made_between(found, fill, users[0])
-    (end,) = (i for i, o in enumerate(found) if _ends(o, name))
-    assert found.index(users[-1]) < end
     reread(compiled)
     for _ in range(2):
         check(compiled, model, rows)
@@ -179,33 +170,17 @@ def _tensors(launch: Launch) -> list[str]:
     return [a.name for a in launch.args if hasattr(a, "name")]
 
 
-def _ends(op: Op, name: str) -> bool:
-    return (isinstance(op, Free) and op.name == name) or (isinstance(op, Reuse) and op.src == name)
-
-
-def _made_between(found: list[Op], fill: Op, user: Op) -> int:
-    """The user's own buffers come after the fill."""
-    between = found[found.index(fill) + 1 : found.index(user)]
-    assert all(isinstance(o, Allocate | Reuse) for o in between)
-    return len(between)
-
-
 @pytest.mark.parametrize("emit", ["fx", pytest.param("hop", marks=pytest.mark.slow), "cpp"])
 def test_rows_are_dynamic_and_one_is_known(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, model: nn.Module, emit: str
 ) -> None:
-    """What only one row needs is zeroed only there."""
+    """What only one row needs is there for all."""
     decide(monkeypatch, lambda name, rows: ONE_ROW if rows == 1 else TILED)
     compiled = compile_cli.compile(
         model, (torch.randn(5, 80),), dynamic={0: {0}},
         options={**options, "gemm": "template", "emit": emit},
     )  # fmt: skip
-    (fill,) = fills(ops(compiled))
-    (guard,) = (o for o in compiled.graph.program.ops if isinstance(o, If) and fill in o.then)
-    assert isinstance(guard.condition, sympy.Eq)
-    assert guard.then == (fill,)
-    assert guard.orelse == ()
-    (memory,) = (o for o in ops(compiled) if getattr(o, "out", None) in fill.mutates)
+    (memory,) = kept(ops(compiled))
     assert memory in compiled.graph.program.ops
     reread(compiled)
     for rows in (1, 2, 17, 1):
@@ -239,25 +214,22 @@ def test_memory_is_left_zero(
         model, (torch.randn(20, 80),), options={**options, "gemm": "template"}
     )
     given: list[torch.Tensor] = []
-    zero = torch.ops.aten.zero_.default
 
-    class Kept(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            if func is zero:
-                given.append(args[0])
-            return func(*args, **(kwargs or {}))
+    def zeros(*args: Any, **kwargs: Any) -> torch.Tensor:
+        given.append(torch.empty(*args, **kwargs).zero_())
+        return given[-1]
 
-    x = torch.randn(20, 80)
-    with torch.no_grad(), Kept():
-        compiled(x)
+    for node in compiled.graph.host.graph.nodes:
+        node.target = zeros if node.target is torch.zeros else node.target
+    compiled.graph.host.recompile()
+    with torch.no_grad():
+        compiled(torch.randn(20, 80))
     (counters,) = given
     assert counters.numel() == 6  # 2 x 3 tiles of the second linear
     assert not counters.any()
 
 
-def test_programs_without_such_templates_fill_nothing(
+def test_programs_without_such_templates_have_none(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, model: nn.Module
 ) -> None:
     whole = replace(SPLIT, split_k=1)  # no programs to count
@@ -266,7 +238,7 @@ def test_programs_without_such_templates_fill_nothing(
     compiled = compile_cli.compile(
         model, (torch.randn(20, 80),), options={**options, "gemm": "template"}
     )
-    assert not fills(ops(compiled))
+    assert not kept(ops(compiled))
     check(compiled, model, 20)
 
 
@@ -283,7 +255,7 @@ def test_an_input_may_have_the_name(
     compiled = compile_cli.compile(
         product, args, options={**options, "gemm": "template", "emit": emit}
     )
-    assert len(fills(ops(compiled))) == 1
+    assert len(kept(ops(compiled))) == 1
     with dirty():
         assert relative_error(compiled(*args), product(*args)) < 1e-6
 
@@ -314,17 +286,12 @@ def zeroed(count: Any, name: str = "counters", device: str = "cpu") -> Zeroed:
 
 def test_the_largest_use_sizes_a_buffer() -> None:
     s0 = symbol("s0")
-    one, few = sympy.Eq(s0, 1), sympy.Le(s0, 16)
-    (plain,) = shared([(None, zeroed(3)), (one, zeroed(8)), (None, zeroed(5))]).values()
-    assert plain.type.size == (8,)
-    assert plain.condition is None
-    (guarded,) = shared([(one, zeroed(4)), (few, zeroed(s0 * 2)), (one, zeroed(6))]).values()
-    assert guarded.condition == sympy.Or(one, few)
+    (plain,) = workspaces([zeroed(3), zeroed(8), zeroed(5)]).values()
+    assert plain.size == (8,)
+    (moving,) = workspaces([zeroed(4), zeroed(s0 * 2), zeroed(6)]).values()
     for rows in (1, 2, 16):
-        size = guarded.type.size[0].subs(s0, rows).doit()
-        assert size == max(6, 2 * rows)
+        assert moving.size[0].subs(s0, rows).doit() == max(6, 2 * rows)
 
 
 def test_names_and_devices_are_apart() -> None:
-    uses = [(None, zeroed(4)), (None, zeroed(4, "others")), (None, zeroed(4, device="cuda"))]
-    assert len(shared(uses)) == 3
+    assert len(workspaces([zeroed(4), zeroed(4, "others"), zeroed(4, device="cuda")])) == 3

@@ -236,7 +236,7 @@ def test_a_batch(tmp_path: Any, gemm: str, m: int) -> None:
     expected = x.relu().double() @ (q.to(x.dtype) * s).double()
     assert relative_error(compiled(x, q, s).double(), expected) < 8e-3
     failures = [why for c in compiled.graph.matmuls.values() for _, why in c.failures]
-    slow = ("counters", "over 5% longer")  # those cost, and are right
+    slow = ("over 5% longer",)  # that costs, and is right
     assert not [why for why in failures if not any(word in why for word in slow)]
     (decided,) = compiled.graph.decided.values()
     assert gemm == "auto" or str(decided[0]).endswith("with prologue")

@@ -103,14 +103,6 @@ def test_scalars_of_a_launch_are_converted_and_never_wrapped() -> None:
     assert "launch( self, stream, 0, {" in text
 
 
-def test_launches_on_two_devices_each_make_theirs_current() -> None:
-    text = emit(
-        text=PROGRAM.replace("  free b0\n", "  c = alloc bf16[64] cuda:1\n"
-        "  launch gelu grid (1, 1, 1) (c, 64, 64, 0.5, False)\n")
-    )  # fmt: skip
-    assert "self, CudaScope(0), 0, {" in text and "self, CudaScope(1), 0, {" in text
-
-
 @pytest.mark.parametrize(
     ("binary", "message"),
     [
@@ -197,12 +189,34 @@ def test_the_text_is_the_same_every_time(both: Callable[..., Any]) -> None:
 
 def test_streams_of_a_program_without_launches() -> None:
     program = parse_program("""program p(x: f32[4] cuda:1):
-  stream 1 cuda:1
-  wait 0 cuda:1
+  stream 1
+  wait 0
   y = extern aten.sin.default(x) -> f32[4] cuda:1
-  stream 0 cuda:1
-  wait 1 cuda:1
+  stream 0
+  wait 1
   return (y,)
 """)
     text = cpp_emit.emit(program)
     assert "CudaScope stream(1);" in text and "stream.to(1);" in text and "stream.wait(1);" in text
+
+
+def test_a_program_on_two_devices_with_a_workspace() -> None:
+    program = parse_program("""program p(x: f32[4] cuda:1, y: f32[s0] cuda:0):
+  symbol s0 = y.size(0)
+  kernel k(x: *f32 mutated) warps 4 stages 1:
+    def k(x): ...
+  end
+  launch k grid (1, 1, 1) (x)
+  device cuda:0
+  w = workspace f32[s0] cuda:0
+  launch k grid (1, 1, 1) (w)
+  return (x,)
+""")
+    text = cpp_emit.emit(program)
+    lines = [line.strip() for line in text.splitlines()]
+    used = [x for x in lines if x.startswith(("CudaScope", "stream.", "launch(", "Tensor w"))]
+    assert used == [
+        "CudaScope stream(1);", 'launch(self, stream, 0, {1, 1, 1}, "launch k", pointer(x));',
+        "stream.on(0);", "Tensor w = workspace(self, stream, 0, dtype::f32(), s0);",
+        'launch(self, stream, 0, {1, 1, 1}, "launch k", pointer(w));',
+    ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Switches of streams, without a GPU: which is current, and on which device."""
+"""Switches of streams and devices, and what is kept by stream, without a GPU."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from typing import Any
 
 import pytest
 import torch
+from torch.fx.node import has_side_effect
 
 import fx_emit
 from fx_emit import host
 from wrapper_ir import parse_program
 
 TEXT = """program p(x: f32[4] cuda:1, o: f32[4] cuda:1):
-  stream 1 cuda:1
-  wait 0 cuda:1
+  stream 1
+  wait 0
   extern ours.fails(x)
-  stream 0 cuda:1
-  wait 1 cuda:1
+  stream 0
+  wait 1
   return (o,)
 """
 
@@ -62,3 +63,69 @@ def test_the_stream_of_the_call_is_current_afterwards(
     assert told == ["side waits for own", "called", "own waits for side"]
     assert now == {"device": 0, 1: own}
     host._beside.cache_clear()
+
+
+DEVICES = """program p(x: f32[4] cuda:1, y: f32[4] cuda:0):
+  extern ours.sees(1)
+  device cuda:0
+  extern ours.sees(0)
+  device cuda:1
+  extern ours.sees(1)
+  return (x,)
+"""
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("launch", ["direct", "hop"])
+def test_the_device_of_the_call_is_current_afterwards(
+    monkeypatch: pytest.MonkeyPatch, launch: str, fails: bool
+) -> None:
+    now, seen = [2], list[int]()
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: now[0])
+    monkeypatch.setattr(torch.cuda, "set_device", lambda index: now.__setitem__(0, index))
+
+    def sees(index: int) -> None:
+        assert now == [index]
+        seen.append(index)
+        if fails and len(seen) == 2:
+            raise ValueError("it fails")
+
+    gm = fx_emit.emit(
+        parse_program(DEVICES), launch, load_kernel=lambda _: None,
+        operators={"ours.sees": has_side_effect(sees)}, checks=False, values=False,
+    )  # fmt: skip
+    gm.graph.eliminate_dead_code()
+    gm.recompile()
+    run, args = fx_emit.Run(gm), (torch.ones(4), torch.zeros(4))
+    if fails:
+        with pytest.raises(ValueError, match="it fails"):
+            run(*args)
+    else:
+        run(*args)
+    assert seen == [1, 0, 1][: 2 if fails else 3] and now == [2]
+
+
+def test_workspaces_are_kept_by_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, captured = [5], [False]
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: captured[0])
+    monkeypatch.setattr(
+        torch._C, "_cuda_getCurrentRawStream", lambda index: stream[0], raising=False
+    )
+    made = host.Workspace(torch.int32, torch.device("cpu", 0))
+    first = made(6)
+    assert made(4) is first and not first.any()
+    stream[0] = 7
+    other = made(6)
+    assert other is not first
+    larger = made(9)
+    assert larger.numel() == 9 and made(6) is larger
+    captured[0] = True
+    spare = made(6)
+    again = made(6)  # nothing is left that was filled before
+    assert len({id(x) for x in (first, other, larger, spare, again)}) == 5
+    assert any(x is spare for x in host._CAPTURED) and not any(x is again for x in host._CAPTURED)
+    captured[0] = False
+    assert made(6) is larger  # and fills another for the next capture
+    captured[0] = True
+    assert made(9).numel() == 9 and len(host._CAPTURED) == 2
+    host._CAPTURED.clear()

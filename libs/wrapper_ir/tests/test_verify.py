@@ -188,30 +188,31 @@ BROKEN = {
          "one and an argument"),
     ],
     "UnorderedStreams": [
-        (HEAD + "  stream 1 cpu\n  copy x -> x\n  return ()\n", "2", "x is not written yet"),
-        (HEAD + "  b = alloc f32[s0, 4] cpu\n  stream 1 cpu\n  wait 0 cpu\n  copy x -> b\n"
-         "  stream 0 cpu\n  copy b -> x\n  return ()\n", "6", "b is not written yet on stream 0"),
-        (HEAD + "  b = alloc f32[s0, 4] cpu\n  stream 1 cpu\n  wait 0 cpu\n  copy x -> b\n"
-         "  stream 0 cpu\n  extern aten.zero_.default(x) mutates (x,)\n  return ()\n", "6",
+        (HEAD + "  stream 1\n  copy x -> x\n  return ()\n", "2", "x is not written yet"),
+        (HEAD + "  b = alloc f32[s0, 4] cpu\n  stream 1\n  wait 0\n  copy x -> b\n"
+         "  stream 0\n  copy b -> x\n  return ()\n", "6", "b is not written yet on stream 0"),
+        (HEAD + "  b = alloc f32[s0, 4] cpu\n  stream 1\n  wait 0\n  copy x -> b\n"
+         "  stream 0\n  extern aten.zero_.default(x) mutates (x,)\n  return ()\n", "6",
          "x may still be read"),
-        (HEAD + "  b = alloc f32[s0, 4] cpu\n  stream 1 cpu\n  wait 0 cpu\n  copy x -> b\n"
-         "  stream 0 cpu\n  free b\n  return ()\n", "6", "b may still be in use"),
-        (HEAD + "  b = alloc f32[s0, 4] cpu\n  stream 1 cpu\n  wait 0 cpu\n  copy x -> b\n"
-         "  stream 0 cpu\n  c = reuse b f32[4] cpu\n  return ()\n", "6", "b may still be in use"),
-        (HEAD + "  b = alloc f32[4] cpu\n  stream 1 cpu\n  wait 0 cpu\n  stream 0 cpu\n  free b\n"
-         "  stream 1 cpu\n  c = alloc f32[4] cpu\n  return ()\n", "7",
+        (HEAD + "  b = alloc f32[s0, 4] cpu\n  stream 1\n  wait 0\n  copy x -> b\n"
+         "  stream 0\n  free b\n  return ()\n", "6", "b may still be in use"),
+        (HEAD + "  b = alloc f32[s0, 4] cpu\n  stream 1\n  wait 0\n  copy x -> b\n"
+         "  stream 0\n  c = reuse b f32[4] cpu\n  return ()\n", "6", "b may still be in use"),
+        (HEAD + "  b = alloc f32[4] cpu\n  stream 1\n  wait 0\n  stream 0\n  free b\n"
+         "  stream 1\n  c = alloc f32[4] cpu\n  return ()\n", "7",
          "the memory of c may be what stream 0 still uses"),
-        (HEAD + "  stream 1 cpu\n  wait 0 cpu\n  copy x -> x\n  stream 0 cpu\n  return ()\n", "5",
+        (HEAD + "  stream 1\n  wait 0\n  copy x -> x\n  stream 0\n  return ()\n", "5",
          "streams [1] are not done"),
-        (HEAD + "  stream 1 cpu\n  return ()\n", "2", "stream 1 is current"),
-        (HEAD + "  stream -1 cpu\n  stream 0 cpu\n  return ()\n", "1", "32 streams of one"),
-        (HEAD + "  stream 1 cpu\n  stream 0 cuda:0\n  return ()\n", "2", "32 streams of one"),
-        (HEAD + "  stream 1 cpu\n  stream 0 cpu\n  wait 1 cuda:0\n  return ()\n", "3",
-         "one of another device"),
-        (HEAD + "  wait 0 cpu\n  return ()\n", "1", "waits for itself"),
+        (HEAD + "  stream 1\n  return ()\n", "2", "stream 1 is current"),
+        (HEAD + "  stream -1\n  stream 0\n  return ()\n", "1", "32 streams"),
+        (HEAD + "  wait 40\n  return ()\n", "1", "none of 32"),
+        (HEAD + "  stream 1\n  stream 0\n  device cuda:1\n  return ()\n", "3", "one device"),
+        (HEAD + "  wait 0\n  return ()\n", "1", "waits for itself"),
     ],
     "MisplacedOp": [
-        (HEAD + "  if n < 3:\n    stream 1 cpu\n  return ()\n", "1.then.0", "block"),
+        (HEAD + "  if n < 3:\n    stream 1\n  return ()\n", "1.then.0", "block"),
+        (HEAD + "  if n < 3:\n    w = workspace i32[4] cpu\n  return ()\n", "1.then.0", "block"),
+        (HEAD + "  if n < 3:\n    device cuda:1\n  return ()\n", "1.then.0", "block"),
         (HEAD + '  if n < 3:\n    c = constant f32[1] cpu "k"\n  return ()\n', "1.then.0", "block"),
     ],
 }  # fmt: skip
@@ -238,10 +239,10 @@ def test_every_rule_has_a_broken_program():
 
 VALID = [
     # Two streams, each in its turn; memory of a group
-    HEAD + "  b = alloc f32[s0, 4] cpu\n  stream 1 cpu\n  wait 0 cpu\n  copy x -> b\n"
-    '  stream 0 cpu\n  wait 1 cpu\n  copy b -> x\n  c = comm_alloc f32[4] cpu group "0"\n'
-    "  comm_free c\n  stream 1 cpu\n  wait 0 cpu\n  d = reuse b f32[4] cpu\n"
-    "  extern aten.zero_.default(d) mutates (d,)\n  stream 0 cpu\n  wait 1 cpu\n  return (d,)\n",
+    HEAD + "  b = alloc f32[s0, 4] cpu\n  stream 1\n  wait 0\n  copy x -> b\n"
+    '  stream 0\n  wait 1\n  copy b -> x\n  c = comm_alloc f32[4] cpu group "0"\n'
+    "  comm_free c\n  stream 1\n  wait 0\n  d = reuse b f32[4] cpu\n"
+    "  extern aten.zero_.default(d) mutates (d,)\n  stream 0\n  wait 1\n  return (d,)\n",
     # Written in both branches, or where it is read; an empty one needs no writer.
     HEAD + "  b = alloc f32[s0, 4] cpu\n  if s0 > 3:\n    copy x -> b\n  else:\n"
     "    extern aten.zero_.default(b) mutates (b,)\n  return (b,)\n",

@@ -10,18 +10,19 @@ from cpp_emit.calls import write_call
 from cpp_emit.control import Callee, write_subgraph_call
 from cpp_emit.cubins import Images, images
 from cpp_emit.errors import UnboundSymbol, UndefinedName, UnsupportedOp
-from cpp_emit.extern import device_code, string_literal
-from cpp_emit.launches import cuda_index, launch_device, write_launch
+from cpp_emit.extern import device_code, dtype_code, string_literal
+from cpp_emit.launches import cuda_index, is_on_gpu, write_launch
 from cpp_emit.names import Names
 from cpp_emit.schema import Schemas
 from cpp_emit.sites import fingerprint, sites, split
 from cpp_emit.writer import Writer
 from symexpr import one_line
-from wrapper_ir import Device, TensorType, analysis, print_type
+from wrapper_ir import TensorType, analysis, print_type
 from wrapper_ir import ops as ir
 from wrapper_ir.collectives import as_plain
 
 Mode = Literal["lazy", "aot"]
+_ON_GPU = ir.Workspace | ir.DeviceGuard | ir.StreamSwitch
 
 
 def emit(
@@ -68,18 +69,13 @@ class _Library:
         self.site_of = {id(op): number for number, op in enumerate(sites(program))}
         self.kernels = analysis.kernels(program)
         self.constants = [op for op in ops if isinstance(op, ir.Constant)]
-        self.device_of: dict[int, Device] = {}
-        self.uses_cuda = False
+        self.uses_cuda = any(map(analysis.first_device, analysis.programs(program)))
+        self.on_gpu: set[int] = set()
         for each in analysis.programs(program):
             types = _types(each)
-            self.uses_cuda |= any(type.device.kind == "cuda" for type in types.values())
-            launches = [op for op in analysis.walk(each.ops) if isinstance(op, ir.Launch)]
-            self.device_of |= {id(op): launch_device(op, types) for op in launches}
-        on_gpu = {
-            op.kernel
-            for op in ops
-            if isinstance(op, ir.Launch) and self.device_of[id(op)].kind == "cuda"
-        }
+            launches = (op for op in analysis.walk(each.ops) if isinstance(op, ir.Launch))
+            self.on_gpu |= {id(op) for op in launches if is_on_gpu(op, types)}
+        on_gpu = {op.kernel for op in ops if isinstance(op, ir.Launch) and id(op) in self.on_gpu}
         self.images: dict[str, Images] = {}
         if mode == "aot":
             self.images = {
@@ -89,6 +85,7 @@ class _Library:
             }
         self.names = Names()
         self.functions: list[str] = []
+        self.workspaces = 0
 
     def text(self) -> str:
         """The whole of it."""
@@ -172,10 +169,8 @@ class _Function:
         self.library = library
         self.program = program
         ops = list(analysis.walk(program.ops))
-        devices = {library.device_of[id(op)] for op in ops if isinstance(op, ir.Launch)}
-        devices |= {op.device for op in ops if isinstance(op, ir.StreamSwitch)}
-        on_gpu = [device for device in devices if device.kind == "cuda"]
-        self.only_device = on_gpu[0] if len(on_gpu) == 1 else None
+        self.device = analysis.first_device(program)
+        self.begins = any(isinstance(op, _ON_GPU) or id(op) in library.on_gpu for op in ops)
         viewed = {op.src for op in ops if isinstance(op, (ir.View, ir.Reuse))}
         viewed |= {op.alias for op in ops if isinstance(op, ir.ExternCall) and op.alias}
         self.w = Writer(program.name, viewed)
@@ -184,8 +179,8 @@ class _Function:
     def lines(self) -> list[str]:
         """What is between the braces of the function."""
         self._parameters()
-        if self.only_device is not None:
-            self.w.line(f"CudaScope stream({cuda_index(self.only_device)});")
+        if self.device is not None and self.begins:
+            self.w.line(f"CudaScope stream({cuda_index(self.device)});")
         for op in self.program.ops:
             self._op(op)
         return self.w.lines
@@ -242,10 +237,12 @@ class _Function:
             case ir.Allocate():
                 args = [*w.layout(op.type), device_code(op.type.device)]
                 w.call(f"Tensor {w.define(op.out, op.type)} = empty", args, op.comment)
+            case ir.Workspace():
+                self._workspace(op)
             case ir.CommAllocate():
                 self._op(as_plain(op))
-            case ir.StreamSwitch() | ir.StreamWait():
-                self._stream(op)
+            case ir.DeviceGuard() | ir.StreamSwitch() | ir.StreamWait():
+                self._place(op)
             case ir.Free() | ir.CommFree():
                 w.line(" ".join(f"{var}.reset();" for var in w.kill(op.name)), op.comment)
             case ir.Reuse():
@@ -280,13 +277,27 @@ class _Function:
                     f"program {self.program.name}: {type(op).__name__} has no C++ form"
                 )
 
-    def _stream(self, op: ir.StreamSwitch | ir.StreamWait) -> None:
-        if op.device.kind == "cpu":
+    def _place(self, op: ir.DeviceGuard | ir.StreamSwitch | ir.StreamWait) -> None:
+        if self.device is None:
             return
-        if op.device != self.only_device:
-            raise UnsupportedOp(f"program {self.program.name}: streams of several devices")
-        called = "to" if isinstance(op, ir.StreamSwitch) else "wait"
-        self.w.line(f"stream.{called}({op.stream});", op.comment)
+        match op:
+            case ir.DeviceGuard():
+                call = f"on({cuda_index(op.device)})"
+            case ir.StreamSwitch():
+                call = f"to({op.stream})"
+            case ir.StreamWait():
+                call = f"wait({op.stream})"
+        self.w.line(f"stream.{call};", op.comment)
+
+    def _workspace(self, op: ir.Workspace) -> None:
+        variable, numel = self.w.define(op.out, op.type), self.w.integer(op.type.numel)
+        args = [dtype_code(op.type.dtype), numel]
+        if op.type.device.kind == "cpu":
+            self.w.call(f"Tensor {variable} = zeros", args, op.comment)
+        else:
+            number = str(self.library.workspaces)
+            self.library.workspaces += 1
+            self.w.call(f"Tensor {variable} = workspace", ["self", "stream", number, *args])
 
     def _assert(self, op: ir.Assert) -> None:
         values = ""
@@ -324,10 +335,9 @@ class _Function:
         kernel = self.library.kernels.get(op.kernel)
         if kernel is None:
             raise UndefinedName(f"launch of {op.kernel}, which no DefineKernel defines")
-        device = self.library.device_of[id(op)]
-        at = "stream" if device == self.only_device else f"CudaScope({cuda_index(device)})"
+        on_gpu = id(op) in self.library.on_gpu
         number = list(self.library.kernels).index(op.kernel)
-        write_launch(self.w, op, kernel, number, self.library.site_of[id(op)], device, at)
+        write_launch(self.w, op, kernel, number, self.library.site_of[id(op)], on_gpu)
 
     def _if(self, op: ir.If) -> None:
         self.w.line(f"if ({self.w.integer(op.condition)}) {{", op.comment)

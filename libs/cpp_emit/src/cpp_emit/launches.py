@@ -18,12 +18,12 @@ _INTS["bool"] = "int8_t"
 _FLOATS = {"f32": "float", "f64": "double"}
 
 
-def launch_device(op: Launch, types: dict[str, TensorType]) -> Device:
-    """Where the first tensor argument lives, which is where the kernel runs."""
+def is_on_gpu(op: Launch, types: dict[str, TensorType]) -> bool:
+    """Whether the first tensor argument lives there, which is where the kernel runs."""
     args: tuple[Any, ...] = op.args
     for value in args:
         if isinstance(value, Ref) and value.name in types:
-            return types[value.name].device
+            return types[value.name].device.kind != "cpu"
     raise UnsupportedArgument(
         f"launch {op.kernel}: no tensor argument, so nothing says on which device it runs"
     )
@@ -35,9 +35,9 @@ def cuda_index(device: Device) -> int:
 
 
 def write_launch(
-    w: Writer, op: Launch, kernel: DefineKernel, number: int, site: int, device: Device, at: str
+    w: Writer, op: Launch, kernel: DefineKernel, number: int, site: int, on_gpu: bool
 ) -> None:
-    """`number`: of the kernel; `site`: of the launch; `at`: the CudaScope to launch in."""
+    """`number`: of the kernel; `site`: of the launch."""
     if len(kernel.params) != len(op.args):
         raise UnsupportedArgument(
             f"launch {op.kernel}: {len(kernel.params)} parameters, {len(op.args)} arguments"
@@ -51,7 +51,7 @@ def write_launch(
         args = [p or w.int64(v) for p, v in zip(pointers, values, strict=True)]
         w.call(called, args, op.comment)
         return
-    if device.kind == "cpu":
+    if not on_gpu:
         parts = launch_split(op)
         tensors = w.pointers([w.bare(name) for name in parts.tensors])
         sizes = [g for g in op.grid if not isinstance(g, sympy.Integer)]
@@ -65,7 +65,7 @@ def write_launch(
         )
         return
     args = [_argument(w, op, p, a) for p, a in zip(kernel.params, op.args, strict=True)]
-    w.call("launch", ["self", at, str(number), w.ints(op.grid), where, *args], op.comment)
+    w.call("launch", ["self", "stream", str(number), w.ints(op.grid), where, *args], op.comment)
 
 
 def _argument(w: Writer, op: Launch, param: KernelParam, value: Any) -> str:

@@ -23,11 +23,12 @@ from fx_emit.torch_compat import (
     symbolic,
 )
 from fx_emit.torch_types import TORCH_DTYPE, may_alias, operator_of, torch_device
-from wrapper_ir import Ref, TensorType, print_type
+from wrapper_ir import Device, Ref, TensorType, print_type
 from wrapper_ir import ops as ir
 from wrapper_ir.analysis import (
     evaluate_type,
     expressions,
+    first_device,
     free_symbols,
     subgraph_of,
     type_expressions,
@@ -103,14 +104,20 @@ def emit(
 def _module(program: ir.Program, shared: Shared) -> GraphModule:
     emitter = _Emitter(shared, program.name)
     emitter.head(program)
+    emitter.device = first_device(program)
+    if emitter.device is not None and any(isinstance(op, ir.DeviceGuard) for op in program.ops):
+        emitter.callers = emitter.call(torch.cuda.current_device, name="callers_device")
+        emitter.call(host.switch_device, (emitter.device.index,))
     emitter.block(program.ops)
     return emitter.module()
 
 
 class _Emitter(Head):
-    """The nodes of each op, in order. streams: of the program's device; current: the one that ops
-    run on."""
+    """The nodes of each op, in order. device: the GPU that ops run on; callers: that of the call,
+    where a program has several. streams: of the device; current: the one that ops run on."""
 
+    device: Device | None = None
+    callers: Node | None = None
     streams: Node | None = None
     current = 0
 
@@ -140,8 +147,13 @@ class _Emitter(Head):
                 self.constant(op)
             case ir.Allocate():
                 self.allocate(op)
+            case ir.Workspace():
+                self.workspace(op)
             case ir.CommAllocate():
                 self.op(as_plain(op))
+            case ir.DeviceGuard() if self.device is not None:
+                self.device, self.streams = op.device, None
+                self.call(host.switch_device, (op.device.index,), comment=op.comment)
             case ir.StreamSwitch() | ir.StreamWait():
                 self.stream(op)
             case ir.Free() | ir.CommFree():
@@ -171,6 +183,8 @@ class _Emitter(Head):
             case ir.Return():
                 if self.shared.launch != "direct":
                     self.detach(op)
+                if self.callers is not None:
+                    self.call(host.switch_device, (self.callers,))
                 values = self.value(op.values)
                 self.note(self.graph.output(values), _values(values), op.comment)
 
@@ -203,10 +217,10 @@ class _Emitter(Head):
             self.call(host.check_input, (node, declared, *self.layout(op.type)))
 
     def stream(self, op: ir.StreamSwitch | ir.StreamWait) -> None:
-        if op.device.kind == "cpu":
+        if self.device is None:
             return
         if self.streams is None:
-            self.streams = self.call(host.side_streams, (op.device.index,), name="streams")
+            self.streams = self.call(host.side_streams, (self.device.index,), name="streams")
         if isinstance(op, ir.StreamSwitch):
             self.current = op.stream
             self.call(host.switch_stream, (self.streams, op.stream), comment=op.comment)
@@ -216,6 +230,21 @@ class _Emitter(Head):
 
     def allocate(self, op: ir.Allocate) -> None:
         self.define(op.out, op.type, self.memory(op.type, op.out, op.comment), None)
+        self.starts[op.out] = 0
+
+    def workspace(self, op: ir.Workspace) -> None:
+        """Kept by launchers; a backend that takes the graph gets what anyone understands."""
+        (dtype, size, _), device = self.layout(op.type), torch_device(op.type.device)
+        value = self.fake(op.type)
+        if self.shared.launch == "direct" and op.type.device.kind == "cuda":
+            kept = host.Workspace(dtype, device)
+            count = (self.number(op.type.numel),)
+            node = self.call(kept, count, name=op.out, value=value, comment=op.comment)
+        else:
+            named = {"dtype": dtype, "device": device}
+            node = self.call(torch.zeros, (size,), named, name=op.out, value=value)
+            self.note(node, value, op.comment)
+        self.define(op.out, op.type, node, None)
         self.starts[op.out] = 0
 
     def memory(self, type: TensorType, name: str | None = None, comment: str = "") -> Node:

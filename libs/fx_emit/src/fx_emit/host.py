@@ -138,6 +138,51 @@ def free(tensor: torch.Tensor) -> None:
     same line (`b0 = None`), `torch.fx.Interpreter` after the node."""
 
 
+class Workspace:
+    """Memory of one kind that launches find all zero and leave all zero: that of a stream is kept,
+    since the calls on one follow each other. A graph that is captured takes what was filled for it
+    when the stream was called before, else it fills some at each replay."""
+
+    __name__ = __qualname__ = "workspace"
+    _schema = _Mutable()  # what torch.fx asks before it removes a call that nothing uses
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        self.__module__ = "fx_emit.host"
+        self._zeros = functools.partial(torch.zeros, dtype=dtype, device=device)
+        self._index = device.index
+        self._kept: dict[int, torch.Tensor] = {}
+        self._spare: list[torch.Tensor] = []
+
+    def __call__(self, count: int) -> torch.Tensor:
+        if torch.cuda.is_current_stream_capturing():
+            for _ in range(len(self._spare)):
+                if (spare := self._spare.pop()).numel() >= count:
+                    _CAPTURED.append(spare)
+                    return spare
+            return self._zeros(count)
+        index = torch.cuda.current_device() if self._index is None else self._index
+        stream = torch._C._cuda_getCurrentRawStream(index)
+        kept = self._kept.get(stream)
+        if kept is None or kept.numel() < count:
+            kept = self._kept[stream] = self._zeros(count)
+        if not self._spare:
+            self._spare.append(self._zeros(kept.numel()))
+        return kept
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Workspace:
+        return self  # calls of a copy follow others on a stream, too
+
+
+_CAPTURED: list[torch.Tensor] = []
+"""What graphs use that may outlive their programs."""
+
+
+@has_side_effect
+def switch_device(index: int) -> None:
+    """What follows runs there."""
+    torch.cuda.set_device(index)
+
+
 class SideStreams:
     """The stream of a call and others beside it, which are its own: memory that was allocated for
     one of them was last used on that or on the stream of a call that this one follows. Torch may

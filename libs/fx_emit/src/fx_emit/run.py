@@ -15,13 +15,14 @@ _HEAD = re.compile(r"^def forward\(self(?:, (?P<names>[^)]*))?\)[^:\n]*:", re.MU
 class Run:
     """`run(*args)` is `gm(*args)`. `run.boxed([...])` is the same for a list that it empties: an
     argument that nobody else holds lives until the program has used it. Both follow an edit of the
-    graph. Where an operator raises, the stream of the call is current again, and waits for the
-    others: what they still use is freed."""
+    graph. Where an operator raises, the device and the stream of the call are current again, and
+    this waits for the others: what they still use is freed."""
 
     def __init__(self, gm: GraphModule) -> None:
         self.gm = gm
-        # the device of its streams, if it has any beside that of the call
+        # of its streams, if it has any beside that of the call
         self._devices = [n.args[0] for n in gm.graph.nodes if n.target is host.side_streams]
+        self._moves = any(n.target is host.switch_device for n in gm.graph.nodes)
         self._code = ""
         self._boxed: Callable[..., Any] | None = None
 
@@ -35,13 +36,16 @@ class Run:
         return self._kept(self._boxed, self.gm, args)
 
     def _kept(self, run: Callable[..., Any], *args: Any) -> Any:
-        if not self._devices:
+        if not (self._devices or self._moves):
             return run(*args)
-        own: Any = torch.cuda.current_stream(self._devices[0])
+        device = torch.cuda.current_device()
+        streams: list[Any] = [torch.cuda.current_stream(index) for index in self._devices]
         try:
             return run(*args)
         except BaseException:
-            host.leave_streams(own)
+            for own in streams:
+                host.leave_streams(own)
+            host.switch_device(device)
             raise
 
 

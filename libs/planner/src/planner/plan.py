@@ -33,8 +33,9 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Zeroed:
-    """An argument of a launch: memory of this type at least. Launches of a program that name the
-    same memory share it: they follow each other on one stream."""
+    """An argument of a launch: memory of this type at least, which it finds all zero and leaves all
+    zero. Launches of a program that name the same memory share it: they follow each other on one
+    stream."""
 
     name: str
     type: TensorType
@@ -133,19 +134,14 @@ class NodePlan:
     @property
     def launches(self) -> Iterator[LaunchPlan]:
         """The launches of every choice."""
-        yield from (launch for _, launch in self._launches)
-
-    @property
-    def zeroed(self) -> Iterator[tuple[Condition, Zeroed]]:
-        """The zeroed memory of all launches, each with a condition that holds where it runs."""
-        for condition, launch in self._launches:
-            yield from ((condition, arg) for arg in launch.args if isinstance(arg, Zeroed))
-
-    @property
-    def _launches(self) -> Iterator[tuple[Condition, LaunchPlan]]:
-        for condition, choice in self.choices:
+        for _, choice in self.choices:
             steps = choice.steps if isinstance(choice, Steps) else (choice,)
-            yield from ((condition, step) for step in steps if isinstance(step, LaunchPlan))
+            yield from (step for step in steps if isinstance(step, LaunchPlan))
+
+    @property
+    def zeroed(self) -> Iterator[Zeroed]:
+        """The zeroed memory of all launches."""
+        yield from (a for launch in self.launches for a in launch.args if isinstance(a, Zeroed))
 
     @property
     def names(self) -> Iterator[str]:

@@ -77,7 +77,7 @@ def plan_graph(
     if matmuls.prefetch(hints_of(graph.symbols)):
         tuner.begin_candidates()
     users = UserKernelPlanner(settings, kernels, graph, table or {})
-    account = matmuls.account
+    matmuls.measure()
     tuner.measure()
     attend = functools.partial(plan_attention, attentions=attentions or {}, options=settings)
     absorbed = matmuls.absorbed
@@ -88,7 +88,7 @@ def plan_graph(
             f"{decision.out}: {'; '.join(map(str, decision.decided))}"
             for decision in _decisions(plans)
         ]
-        lines = ["matmuls:", *lines, *account.lines()] if lines else []
+        lines = ["matmuls:", *lines] if lines else []
         return "\n".join(filter(None, ("\n  ".join(lines), tuner.explain())))
 
     def finish() -> None:

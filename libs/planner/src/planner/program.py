@@ -4,7 +4,7 @@ kernel k1 ...                         kernel k1 <triton source>
 buffers and nodes, in order     ->    b1 = alloc ...; launch k1 ...; b2 = extern ...; return
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,10 +12,10 @@ from loop_ir import LEAST, CopyBack, Extern, Graph, GraphArg, Kernel, Matmul, Or
 from loop_ir.ir import bound_by_data
 from planner.errors import UnboundSize
 from planner.plan import Blocks, Choice, Choices, Key, LaunchArg, LaunchPlan, NodePlan, Zeroed
-from planner.zeroed import Shared, shared
-from symexpr import known, sstr, symbol
+from symexpr import Max, known, sstr, symbol
 from wrapper_ir import Arg, Launch, Op, Program, Ref, TensorType, ops
 from wrapper_ir.collectives import SHARED
+from wrapper_ir.devices import guarded
 
 # Operators whose results lie in their first argument.
 _VIEWS = frozenset({"aten.unbind.int", "aten_lowering.fetched.default"})
@@ -25,7 +25,7 @@ _VIEWS = frozenset({"aten.unbind.int", "aten_lowering.fetched.default"})
 class _Builder:
     graph: Graph
     roots: dict[str, TensorType]
-    shared: dict[Key, Shared] = field(default_factory=dict)
+    workspaces: Mapping[Key, TensorType] = field(default_factory=dict)
     zeroed: dict[Key, str] = field(default_factory=dict)
     ops: list[Op] = field(default_factory=list)
     views: dict[TensorRef, str] = field(default_factory=dict)
@@ -145,10 +145,10 @@ class _Builder:
             self.extern(plan.extern)
         if not plan.choices:
             return
-        for key in (use.key for _, use in plan.zeroed):
+        for key in (use.key for use in plan.zeroed):
             if key not in self.zeroed:  # before the branches that use it
                 name = self.zeroed[key] = self.fresh(key[0])
-                self.ops += self.shared[key].ops(name)
+                self.ops.append(ops.Workspace(name, self.workspaces[key]))
         comment = _comment(plan.origins)
         if len(plan.choices) == 1:
             self.run(plan.choices[0][1], comment)
@@ -189,6 +189,17 @@ class _Builder:
         return made
 
 
+def workspaces(uses: Iterable[Zeroed]) -> dict[Key, TensorType]:
+    """What all uses share: as large as the largest wants it."""
+    types: dict[Key, list[TensorType]] = {}
+    for use in uses:
+        types.setdefault(use.key, []).append(use.type)
+    return {
+        key: replace(each[0], size=(Max(*(type.size[0] for type in each)),))
+        for key, each in types.items()
+    }
+
+
 def assemble(
     graph: Graph,
     plans: tuple[NodePlan | CopyBack, ...],
@@ -199,7 +210,7 @@ def assemble(
     `given`, and those `checked`, as it finds out. Frees come later, in a pass."""
     roots = {i.name: i.type for i in graph.inputs if i.type is not None}
     nodes = [plan for plan in plans if isinstance(plan, NodePlan)]
-    builder = _Builder(graph, roots, shared(use for plan in nodes for use in plan.zeroed))
+    builder = _Builder(graph, roots, workspaces(use for plan in nodes for use in plan.zeroed))
     builder.taken = set(roots) | {s.name for s in graph.symbols}
     builder.unbound, builder.checked = set(bound_by_data(graph.nodes)), list(checked)
     builder.ops.extend(_symbol_defs(graph))
@@ -223,7 +234,7 @@ def assemble(
     builder.ops.append(ops.Return(values))
     params = tuple(ops.Param(i.name, i.type) for i in graph.inputs)
     symbols = tuple(replace(s, low=None) if s.low == LEAST else s for s in graph.symbols)
-    return Program(graph.name, params, tuple(builder.ops), symbols, given)
+    return guarded(Program(graph.name, params, tuple(builder.ops), symbols, given))
 
 
 def _symbol_defs(graph: Graph) -> list[Op]:

@@ -32,6 +32,7 @@ from wrapper_ir.ops import DefineControl as DefineControl
 from wrapper_ir.ops import DefineKernel as DefineKernel
 from wrapper_ir.ops import DefineSubgraph as DefineSubgraph
 from wrapper_ir.ops import Describe as Describe
+from wrapper_ir.ops import DeviceGuard as DeviceGuard
 from wrapper_ir.ops import ExternCall as ExternCall
 from wrapper_ir.ops import Free as Free
 from wrapper_ir.ops import If as If
@@ -46,6 +47,7 @@ from wrapper_ir.ops import StreamSwitch as StreamSwitch
 from wrapper_ir.ops import StreamWait as StreamWait
 from wrapper_ir.ops import SymbolDef as SymbolDef
 from wrapper_ir.ops import View as View
+from wrapper_ir.ops import Workspace as Workspace
 from wrapper_ir.parser import parse_program as parse_program
 from wrapper_ir.printer import print_op as print_op
 from wrapper_ir.printer import print_program as print_program

@@ -8,7 +8,7 @@ import sympy
 
 from symexpr import DivisionByZero, LShift, PowByNatural, RShift, evaluate, symbol
 from symexpr import free_symbols as symbols_of
-from tensor_ir import Arg, DType, Ref, TensorType
+from tensor_ir import Arg, Device, DType, Ref, TensorType
 from wrapper_ir import ops as ir
 
 Env = Mapping[str, int]
@@ -60,6 +60,13 @@ def subgraph_of(op: ir.Op) -> str | None:
     if isinstance(op, ir.ExternCall) and op.target.startswith(SUBGRAPH):
         return op.target.removeprefix(SUBGRAPH)
     return None
+
+
+def first_device(program: ir.Program) -> Device | None:
+    """The GPU that a program begins on: the first that one of its tensors is on."""
+    types = [p.type for p in program.params if p.type is not None]
+    types += [type for op in walk(program.ops) for _, type in definitions(op)]
+    return next((type.device for type in types if type.device.kind == "cuda"), None)
 
 
 def arg_refs(args: Sequence[Arg]) -> Iterator[str]:
@@ -137,7 +144,14 @@ def written(
 def definitions(op: ir.Op) -> tuple[tuple[str, TensorType], ...]:
     """Tensors that an op names (no descriptors), not those inside blocks."""
     match op:
-        case ir.Constant() | ir.Allocate() | ir.CommAllocate() | ir.Reuse() | ir.View():
+        case (
+            ir.Constant()
+            | ir.Allocate()
+            | ir.Workspace()
+            | ir.CommAllocate()
+            | ir.Reuse()
+            | ir.View()
+        ):
             return ((op.out, op.type),)
         case ir.ExternCall():
             return tuple(out for out in op.outs if out is not None)

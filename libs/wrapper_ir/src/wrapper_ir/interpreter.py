@@ -197,8 +197,13 @@ def _step(machine: _Machine, op: ir.Op) -> None:
     match op:
         case ir.SymbolDef(of="item"):
             env[op.symbol] = int(_tensor(machine, op.tensor))
-        case ir.Comment() | ir.SymbolDef() | ir.StreamSwitch() | ir.StreamWait() | ir.Return():
-            pass  # sizes of parameters are bound before the first op; one op follows the other
+        case ir.Comment() | ir.SymbolDef() | ir.Return():
+            pass  # sizes of parameters are bound before the first op
+        case ir.DeviceGuard() | ir.StreamSwitch() | ir.StreamWait():
+            pass  # one op follows the other
+        case ir.Workspace():
+            _step(machine, ir.Allocate(op.out, op.type))
+            runtime.extern("aten.zero_.default", (_tensor(machine, op.out),), {})
         case ir.DefineKernel():
             machine.kernels[op.name] = op
         case ir.DefineSubgraph():

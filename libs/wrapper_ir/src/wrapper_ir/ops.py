@@ -38,12 +38,17 @@ program) an integer. Every op prints as one line, `If` as a block:
         launch k2 grid (s0, 1, 1) (q)
       else:
         launch k3 grid (s0, 1, 1) (q)
-      stream 1 cuda:0
-      wait 0 cuda:0
+      stream 1
+      wait 0
       launch k4 grid (s0, 1, 1) (b1)
-      stream 0 cuda:0
+      stream 0
       launch k5 grid (s0, 1, 1) (b0)
-      wait 1 cuda:0
+      wait 1
+      state = workspace i64[s0] cuda:0
+      launch k6 grid (s0, 1, 1) (b0, state)
+      device cuda:1                                         # DeviceGuard
+      launch k7 grid (s0, 1, 1) (there)
+      device cuda:0
       free b1
       p = comm_alloc bf16[64] cuda:0 group "0"
       comm_free p
@@ -202,6 +207,17 @@ class Free:
 
 
 @dataclass(frozen=True)
+class Workspace:
+    """`state = workspace i64[12] cuda:0`: memory that launches find all zero and leave all zero,
+    which nothing else uses. A program has it from call to call where these follow each other, as
+    those of one stream do, and frees none. (What begins as it happens to be is `alloc`.)"""
+
+    out: str
+    type: TensorType
+    comment: str = ""
+
+
+@dataclass(frozen=True)
 class CommAllocate:
     """`p = comm_alloc T group "0"`: contiguous memory that the other ranks of a group read and
     write. All of one group begins at the same place: what an operator leaves there lasts until
@@ -222,23 +238,31 @@ class CommFree:
 
 
 @dataclass(frozen=True)
-class StreamSwitch:
-    """`stream 1 cuda:0`: what follows runs on another stream of the device, beside what other
-    streams were given; 0 is that of the call, on which a program begins and ends. One after the
-    other, in order of the program, is always right. Nothing on the CPU."""
+class DeviceGuard:
+    """`device cuda:1`: launches that follow run there, and streams are of it. A program begins on
+    the first GPU that one of its tensors is on, and leaves its caller's current. Nothing where
+    there is none."""
 
-    stream: int
     device: Device
     comment: str = ""
 
 
 @dataclass(frozen=True)
-class StreamWait:
-    """`wait 1 cuda:0`: what follows on this stream begins when a stream has done all that it was
-    given before."""
+class StreamSwitch:
+    """`stream 1`: what follows runs on another stream of the device, beside what other streams were
+    given; 0 is that of the call, on which a program begins and ends. One after the other, in order
+    of the program, is always right. Nothing on the CPU."""
 
     stream: int
-    device: Device
+    comment: str = ""
+
+
+@dataclass(frozen=True)
+class StreamWait:
+    """`wait 1`: what follows on this stream begins when a stream has done all that it was given
+    before."""
+
+    stream: int
     comment: str = ""
 
 
@@ -371,8 +395,10 @@ LineOp: TypeAlias = (
     | Constant
     | Allocate
     | Free
+    | Workspace
     | CommAllocate
     | CommFree
+    | DeviceGuard
     | StreamSwitch
     | StreamWait
     | Reuse

@@ -137,10 +137,12 @@ class _Parser:
                 return ir.Free(line.name(), self._remark(line))
             case "comm_free":
                 return ir.CommFree(line.name(), self._remark(line))
+            case "device":
+                return ir.DeviceGuard(line.device(), self._remark(line))
             case "stream":
-                return ir.StreamSwitch(line.integer(), line.device(), self._remark(line))
+                return ir.StreamSwitch(line.integer(), self._remark(line))
             case "wait":
-                return ir.StreamWait(line.integer(), line.device(), self._remark(line))
+                return ir.StreamWait(line.integer(), self._remark(line))
             case "launch":
                 return self._launch(line)
             case "extern":
@@ -188,6 +190,8 @@ class _Parser:
                 return ir.Constant(out, type, line.string(), self._remark(line))
             case "alloc":
                 return ir.Allocate(out, line.type(), self._remark(line))
+            case "workspace":
+                return ir.Workspace(out, line.type(), self._remark(line))
             case "comm_alloc":
                 type = line.type()
                 line.expect("group")
@@ -198,7 +202,7 @@ class _Parser:
                 return ir.View(out, line.name(), line.type(), self._remark(line))
             case "describe":
                 return self._describe(line, out)
-        line.fail("alloc, comm_alloc, reuse, view, describe, constant or extern", start)
+        line.fail("alloc, workspace, comm_alloc, reuse, view, describe, constant or extern", start)
 
     def _describe(self, line: Scanner, out: str) -> ir.Describe:
         src = line.name()

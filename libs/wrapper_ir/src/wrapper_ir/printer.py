@@ -99,14 +99,18 @@ def _line(op: ir.LineOp) -> str:
             return f"{op.out} = alloc {print_type(op.type)}"
         case ir.Free():
             return f"free {op.name}"
+        case ir.Workspace():
+            return f"{op.out} = workspace {print_type(op.type)}"
         case ir.CommAllocate():
             return f"{op.out} = comm_alloc {print_type(op.type)} group {json.dumps(op.group)}"
         case ir.CommFree():
             return f"comm_free {op.name}"
+        case ir.DeviceGuard():
+            return f"device {op.device}"
         case ir.StreamSwitch():
-            return f"stream {op.stream} {op.device}"
+            return f"stream {op.stream}"
         case ir.StreamWait():
-            return f"wait {op.stream} {op.device}"
+            return f"wait {op.stream}"
         case ir.Reuse():
             return f"{op.out} = reuse {op.src} {print_type(op.type)}"
         case ir.View():

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from tensor_ir import Device
 from wrapper_ir import ops as ir
 
 _MOST = 32  # of torch's, which has so many
@@ -30,24 +29,24 @@ class Order:
     writes: dict[str, Time] = field(default_factory=dict)
     reads: dict[str, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
     freed: int = _START
-    device: Device | None = None
 
     def _done(self, stream: int, count: int) -> bool:
         return stream == self.current or self.waited[self.current][stream] >= count
 
-    def _is_known(self, op: ir.StreamSwitch | ir.StreamWait) -> bool:
-        self.device = self.device or op.device
-        return op.device == self.device and 0 <= op.stream < _MOST
+    def move(self) -> str:
+        """What follows runs on another device, on the stream of the call."""
+        return "" if self.given.keys() == {0} else "streams are those of one device"
 
     def switch(self, op: ir.StreamSwitch) -> str:
         """What follows runs there."""
         self.current = op.stream
-        return "" if self._is_known(op) else f"a program has {_MOST} streams of one device at most"
+        self.given[op.stream] += 0
+        return "" if 0 <= op.stream < _MOST else f"a program has {_MOST} streams at most"
 
     def wait(self, op: ir.StreamWait) -> str:
         """The current stream waits for another, and so for all that this has waited for."""
-        if op.stream == self.current or not self._is_known(op):
-            return f"stream {op.stream} waits for itself, or for one of another device"
+        if op.stream == self.current or not 0 <= op.stream < _MOST:
+            return f"stream {op.stream} waits for itself, or is none of {_MOST}"
         mine = self.waited[self.current]
         for stream, count in (*self.waited[op.stream].items(), (op.stream, self.given[op.stream])):
             mine[stream] = max(mine[stream], count)

@@ -34,7 +34,8 @@ SCALAR_KINDS = INT_KINDS | {"f32", "f64", "bool"}
 POINTER_KINDS = frozenset(f"*{d.value}" for d in DType)
 
 
-_TOP = ir.DefineKernel | ir.DefineSubgraph | ir.DefineControl | ir.SymbolDef | ir.Constant
+_DEFINES = ir.DefineKernel | ir.DefineSubgraph | ir.DefineControl | ir.SymbolDef | ir.Constant
+_TOP = _DEFINES | ir.Workspace | ir.DeviceGuard | ir.StreamSwitch | ir.StreamWait
 
 
 def verify(program: ir.Program) -> None:
@@ -47,6 +48,7 @@ def verify(program: ir.Program) -> None:
     except SymexprError as error:
         raise errors.InvalidExpression(f"an assertion has no value: {error}") from error
     state = State(program, samples, list(range(len(samples))))
+    state.device = analysis.first_device(program)
     _check_head(state)
     _check_block(state, program.ops, "", top=True)
     if not program.ops or not isinstance(program.ops[-1], ir.Return):
@@ -94,7 +96,7 @@ def _check_block(state: State, ops: Sequence[ir.Op], prefix: str, top: bool = Fa
         at = At(op, f"{prefix}{i}")
         if isinstance(op, ir.Return) and not (top and i == len(ops) - 1):
             raise at.error(errors.MisplacedReturn, "return is not the last op")
-        if isinstance(op, _TOP | ir.StreamSwitch | ir.StreamWait) and not top:
+        if isinstance(op, _TOP) and not top:
             raise at.error(errors.MisplacedOp, "defined inside a block")
         try:
             _check_op(state, op, at, prefix)
@@ -108,6 +110,8 @@ def _check_op(state: State, op: ir.Op, at: At, prefix: str) -> None:
             check_use(state, name, at)
             if name in state.descriptors and not isinstance(op, ir.Launch):
                 raise at.error(errors.InvalidDescriptor, f"{name} is a descriptor")
+            if name in state.workspaces and not isinstance(op, ir.Launch):
+                raise at.error(errors.NotOwned, f"{name} is a workspace, for launches alone")
     if isinstance(op, ir.ExternCall):
         _check_binds(state, op, at, prefix)
     unbound = analysis.free_symbols(analysis.expressions(op)) - state.symbols
@@ -131,6 +135,13 @@ def _check_op(state: State, op: ir.Op, at: At, prefix: str) -> None:
             if op.type.offset != 0:
                 raise at.error(errors.InvalidLayout, f"alloc has offset {op.type.offset}")
             new_storage(state, op.out, op.type, owned=True, block=prefix, at=at, written=False)
+        case ir.Workspace():
+            define(state, op.out, op.type, at)
+            if not op.type.is_contiguous or op.type.offset != 0:
+                raise at.error(errors.InvalidLayout, "a workspace is contiguous")
+            new_storage(state, op.out, op.type, owned=False, block=prefix, at=at)
+            state.workspaces.add(op.out)
+            _check_place(state, op.out, at)
         case ir.CommAllocate():
             define(state, op.out, op.type, at)
             if not op.type.is_contiguous or op.type.offset != 0 or not op.group:
@@ -142,6 +153,9 @@ def _check_op(state: State, op: ir.Op, at: At, prefix: str) -> None:
                 raise at.error(errors.NotOwned, f"{op.name} was given by the other of two alloc")
             end(state, op.name, at, prefix)
             check_order(state.order.free(op.name), at)
+        case ir.DeviceGuard():
+            state.device = op.device
+            check_order(state.order.move(), at)
         case ir.StreamSwitch():
             check_order(state.order.switch(op), at)
         case ir.StreamWait():
@@ -356,6 +370,7 @@ def _check_launch(state: State, op: ir.Launch, at: At) -> None:
 def _check_argument(state: State, param: ir.KernelParam, arg: Arg, at: At) -> None:
     if isinstance(arg, Ref):
         type = state.tensors[arg.name]
+        _check_place(state, arg.name, at)
         if (wanted := analysis.descriptor_kind(param.kind)) is not None:
             _check_descriptor(state, param, wanted, arg, at)
             return
@@ -370,6 +385,12 @@ def _check_argument(state: State, param: ir.KernelParam, arg: Arg, at: At) -> No
             )
     elif not _scalar_fits(param.kind, arg):
         raise at.error(errors.LaunchArgumentKind, f"{param.name} is {param.kind}, got {arg!r}")
+
+
+def _check_place(state: State, name: str, at: At) -> None:
+    device = state.tensors[name].device
+    if device.kind == "cuda" and device != state.device:
+        raise at.error(errors.DeviceMismatch, f"{name} is not on {state.device}")
 
 
 def _check_descriptor(

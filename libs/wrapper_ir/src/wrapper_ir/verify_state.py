@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import sympy
 
-from tensor_ir import NAME, TensorType, print_type
+from tensor_ir import NAME, Device, TensorType, print_type
 from wrapper_ir import errors
 from wrapper_ir import ops as ir
 from wrapper_ir.analysis import Env, evaluate_type, layout_bytes
@@ -63,6 +63,8 @@ class State:
     holds: dict[sympy.Basic, dict[int, bool]] = field(default_factory=dict)
 
     shared: set[str] = field(default_factory=set)
+    workspaces: set[str] = field(default_factory=set)
+    device: Device | None = None  # that launches run on
     order: Order = field(default_factory=Order)
 
     def __post_init__(self) -> None:

@@ -13,13 +13,13 @@ import triton_rt
 from gemm_templates import is_legal, offered
 from loop_ir import TensorType
 from planner.kernels import Kernels
-from planner.matmul.counters import as_called
 from planner.matmul.joined import JoinedTask
 from planner.matmul.problem import Hints, MatmulTask, is_launchable
 from planner.matmul.ways import layouts_of, runner, vendor_alone
 from planner.plan import Steps
 from planner.settings import Settings
 from planner.torch_compat import unset_fake_temporarily
+from tuning import MARGINS
 
 # Steps, and the layouts of the buffers that they make.
 Peer: TypeAlias = tuple[Steps, Mapping[str, TensorType]]
@@ -157,6 +157,21 @@ class MatmulChooser:
         """A function of a task's inputs that runs other steps for it: its results."""
         run = runner(self.kernels, steps, layouts, hints)
         return lambda inputs: task.outputs(run(task.named(inputs)), hints)
+
+
+def as_called(choice: gemm_templates.Choice) -> gemm_templates.Choice:
+    """What is the fastest where the host queues each call. A vendor's call keeps it for
+    `MARGINS.vendor_call` and more, a template for a launch: one that takes the GPU less counts as
+    that, beside templates that take it hardly more."""
+    times = dict(choice.times)
+    vendor = times.get("extern", MARGINS.vendor_call)
+    if vendor >= MARGINS.vendor_call:
+        return choice
+    most = vendor * (1 + MARGINS.hardly)
+    times = {label: time for label, time in times.items() if time <= most}
+    times["extern"] = MARGINS.vendor_call
+    why = f"takes the GPU over {MARGINS.hardly:.0%} longer than the vendor's call"
+    return choice.among(times, why, margin=0.0)
 
 
 def _always_runs(task: MatmulTask | JoinedTask) -> bool:

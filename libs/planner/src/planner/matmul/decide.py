@@ -17,7 +17,6 @@ from gemm_templates import is_legal
 from loop_ir import Kernel, Matmul
 from loop_ir.ir import hints_of
 from planner.matmul.chooser import MatmulChooser, Peer
-from planner.matmul.counters import Account, saved, wanting, without
 from planner.matmul.joined import JoinedTask, join, joinable
 from planner.matmul.ladder import Rung, last_of_runs, share
 from planner.matmul.likeness import likeness
@@ -265,7 +264,7 @@ class MatmulPlanner(MatmulTasks):
         def each() -> Peer:
             return in_turn(*(self._alone(n, rung) for n in nodes)), layouts_of(*nodes)
 
-        return self._settled(self.chooser.choose(task, rung.hints, each), rung)
+        return self.chooser.choose(task, rung.hints, each)
 
     def _joint_ways(self, node: Matmul, rung: Rung, many: bool) -> dict[str, tuple[float, Way]]:
         """Like `_ways`: templates of both products, or one way for each after the other."""
@@ -387,6 +386,14 @@ class MatmulPlanner(MatmulTasks):
         nodes = {node.out: node for node in self._firsts.values()}
         return [nodes[out] for out, _ in worth.most_common()]
 
+    def measure(self) -> None:
+        """Measures each as soon as its candidates are compiled; those of the next ones are compiled
+        meanwhile."""
+        own = {self._firsts[n.out].out for n in self._matmuls if self.options.gemm == "auto"}
+        for node in (n for n in self._ranked if n.out in own):
+            if not self._is_joint(self._firsts[self._users.get(node.out, node).out]):
+                self._ways_of(node, self._usual_rungs(node))
+
     def prefetch(self, hints: Mapping[str, int]) -> bool:
         """Begins to compile candidates for the graph's matmuls, with `tune="max"` all that will be
         measured; whether there are any."""
@@ -429,7 +436,11 @@ class MatmulPlanner(MatmulTasks):
             way = Way(fused, self.chooser.best_config(fused))
             return apart if way.config is None else {str(way): (1.0, way)}
         label, (_, best) = min(apart.items(), key=lambda item: item[1][0])
-        choice = self._settled(self._measured(node, rung, many), rung)
+
+        def kernels_first() -> Peer:
+            return self._steps_of(node, rung, best, "")[0], layouts_of(node)
+
+        choice = self.chooser.choose(fused, rung.hints, kernels_first)
         self._note(node, f" with prologue{f' M={rung.rows}' if many else ''}", choice)
         if not many or not choice.times:
             way = Way(fused, choice.config)
@@ -457,10 +468,6 @@ class MatmulPlanner(MatmulTasks):
             config = self.chooser.best_config(task)
             return {vendor if config is None else str(config): (1.0, config)}
         choice = self._made(node, rung, task)
-        if self._fused(node, rung) is not None:
-            choice = without(choice, "only templates with the prologues may use counters")
-        else:
-            choice = self._settled(choice, rung)
         self._note(node, f" M={rung.rows}" if many else "", choice)
         if not many or not choice.times:
             label = vendor if choice.config is None else str(choice.config)
@@ -482,45 +489,6 @@ class MatmulPlanner(MatmulTasks):
             return self._vendor(node, rung.hints, ""), layouts_of(node)
 
         return self.chooser.choose(task, rung.hints, copying, True)
-
-    def _measured(self, node: Matmul, rung: Rung, many: bool) -> gemm_templates.Choice:
-        """What is the fastest at a rung where memory that is zero costs nothing."""
-        plain, fused = self._task(node, rung), self._fused(node, rung)
-        assert plain is not None
-        if fused is None:
-            return self._made(node, rung, plain)
-        ways = self._times(node, rung, plain, many).values()
-        best = min(ways, key=lambda way: way[0])[1]
-
-        def apart() -> Peer:
-            return self._steps_of(node, rung, Way(plain, best), "")[0], layouts_of(node)
-
-        return self.chooser.choose(fused, rung.hints, apart)
-
-    def _settled(self, choice: gemm_templates.Choice, rung: Rung) -> gemm_templates.Choice:
-        """With templates that need memory to be zeroed only where that pays."""
-        if not wanting(choice) or self.account.pays(rung.condition):
-            return choice
-        return without(choice)
-
-    @functools.cached_property
-    def account(self) -> Account:
-        """What all matmuls that are measured would save by memory that is zero. Each is measured as
-        soon as its candidates are compiled; those of the next ones are compiled meanwhile."""
-        found = []
-        if self.options.gemm == "auto":
-            hints = hints_of(self.graph.symbols)
-            alike = Counter(self._firsts[n.out].out for n in self._matmuls)
-            for node in (n for n in self._ranked if n.out in alike):
-                steps = self._rungs(node, hints)
-                user = self._firsts[self._users.get(node.out, node).out]
-                for rung in steps:
-                    if self._is_joint(user) and self._gated_choice(user, rung) is not None:
-                        continue
-                    if self._task(node, rung) is not None and not self._by_model(node, rung):
-                        choice = self._measured(node, rung, len(steps) > 1)
-                        found += [(rung.condition, saved(choice))] * alike[node.out]
-        return Account(tuple((where, seconds) for where, seconds in found if seconds > 0))
 
     def _lasts(
         self, problem: gemm_templates.Problem, config: gemm_templates.Config, rung: Rung

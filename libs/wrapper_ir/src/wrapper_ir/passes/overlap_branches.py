@@ -23,6 +23,8 @@ _FILLS = 50e-6
 _AHEAD = 96
 _PRODUCT = re.compile(r"\b(mm|addmm|bmm|baddbmm|linear|convolution|cudnn_convolution)\b")
 
+_NAMES = ir.View | ir.Describe | ir.Comment
+
 
 @dataclass(frozen=True)
 class OverlapBranches:
@@ -53,9 +55,8 @@ class OverlapBranches:
                 continue
             hidden += gain
             first, side, main = parts
-            switch, back = (ir.StreamSwitch(n, search.device) for n in (1, 0))
-            fork, join = (ir.StreamWait(n, search.device) for n in (0, 1))
-            out += [*first, switch, fork, *side, back, *main, join]
+            out += [*first, ir.StreamSwitch(1), ir.StreamWait(0), *side]
+            out += [ir.StreamSwitch(0), *main, ir.StreamWait(1)]
             i = end
         pays = hidden > self.share * sum(search.work)
         return replace(program, ops=tuple(out)) if pays else program
@@ -89,7 +90,7 @@ class _Search:
             return all(map(self.may_move, (*op.then, *op.orelse)))
         if isinstance(op, ir.ExternCall):
             return op.alias is None and self.pure(op)
-        return isinstance(op, ir.Launch | ir.Allocate | ir.View | ir.Describe | ir.Comment)
+        return isinstance(op, ir.Launch | ir.Allocate | ir.Workspace | _NAMES)
 
     def seconds(self, op: ir.Op) -> float:
         if not isinstance(op, ir.Launch | ir.ExternCall | ir.If):
@@ -152,7 +153,7 @@ class _Groups:
         search, op = self.search, self.search.ops[i]
         used = analysis.uses(op)
         before = [self._made[n] for n in used if n in self._made]
-        if isinstance(op, ir.View | ir.Describe | ir.Comment) and not before:
+        if isinstance(op, ir.Workspace | _NAMES) and not before:
             self.hoisted.append(i)
             return
         made = [name for name, _ in analysis.definitions(op)]

@@ -24,6 +24,7 @@ from wrapper_ir.analysis import (
     written,
 )
 from wrapper_ir.captures import WORK, Captures, callees
+from wrapper_ir.devices import guarded
 from wrapper_ir.passes.pipeline import Pass, run_passes
 
 
@@ -106,7 +107,7 @@ class _Cut:
         """Whether the op only names memory, as often as one likes."""
         if isinstance(op, ir.ExternCall):
             return op.alias is not None and not op.mutates and not self._is_apart(op)
-        return isinstance(op, ir.View | ir.Describe)
+        return isinstance(op, ir.View | ir.Describe | ir.Workspace)
 
     def _stretches(self, ops: Sequence[ir.Op]) -> list[tuple[bool, list[ir.Op]]]:
         remarks: list[ir.Op] = []  # comments and assertions stay with what follows them
@@ -137,15 +138,21 @@ class _Cut:
                 parts.append(ir.DefineSubgraph(part, captured=True))
                 stretch = [call]
             body += self._with_names(stretch, known)
-        return replace(self.source, ops=(*self.head, *self._defines(body), *parts, *body))
+        ops = (*self.head, *self._defines(body), *parts, *body)
+        return guarded(replace(self.source, ops=ops))
 
     def _part(self, i: int, name: str) -> tuple[ir.Program, ir.ExternCall]:
         stretch, source = self.stretches[i][1], self.source
         used = self._used(stretch)
         own = {n for op in stretch if alias_source(op) is None for n, _ in definitions(op)}
         own |= {n for n in used if self.first[n] == i and isinstance(self.named[n], ir.Allocate)}
+        own |= {n for n in used if isinstance(self.named[n], ir.Workspace)}
         taken = [n for n in used if n not in own]
-        given = [n for n in used if n in own and self.last[n] > i]
+        given = [
+            n
+            for n in used
+            if n in own and self.last[n] > i and not isinstance(self.named[n], ir.Workspace)
+        ]
         changed = written(stretch, self.kernels, self.roots)
         ops = list(self._with_names(stretch, set(taken)))
         said = [e for op in walk(ops) for e in expressions(op)]
@@ -166,7 +173,7 @@ class _Cut:
             tuple_result=True,
             mutates=tuple(n for n in taken if n in changed),
         )
-        return run_passes(part, self.how.passes, verify=False), call
+        return run_passes(guarded(part), self.how.passes, verify=False), call
 
     def _used(self, ops: Sequence[ir.Op]) -> list[str]:
         """The storages that ops use or make, but for those that live in their blocks."""

@@ -5,6 +5,7 @@
 #include <exception>
 #include <map>
 #include <mutex>
+#include <tuple>
 
 #include "cpp_emit/descriptor.h"
 
@@ -33,15 +34,20 @@ struct RelaxedCapture {
   ~RelaxedCapture() { driver().exchange_capture_mode(&mode); }
 };
 
-// Makes a device current for as long as it lives; launches go to torch's current stream of it.
+// Makes devices current for as long as it lives; launches go to torch's current stream of each.
 class CudaScope {
  public:
   explicit CudaScope(int32_t index) {
     if (index < 0) {
       ok(aoti_torch_get_current_device_index(&index), "aoti_torch_get_current_device_index");
     }
-    this->index = index;
     ok(aoti_torch_create_device_guard(index, &guard_), "aoti_torch_create_device_guard");
+    on(index);
+  }
+  // What follows runs on a device.
+  void on(int32_t index) {
+    this->index = index;
+    ok(aoti_torch_device_guard_set_index(guard_, index), "aoti_torch_device_guard_set_index");
     static auto current_stream =
         torch_cuda<AOTITorchError (*)(int32_t, void**)>("aoti_torch_get_current_cuda_stream");
     ok(current_stream(index, &stream), "aoti_torch_get_current_cuda_stream");
@@ -65,6 +71,11 @@ class CudaScope {
     aoti_torch_delete_device_guard(guard_);
   }
 
+  // A stream of which nothing is known counts as captured.
+  bool is_capturing() const {
+    int status = 0;
+    return is_stream_capturing()(stream, &status) != 0 || status != 0;
+  }
   // What follows runs on a stream beside the one of the call, which is 0.
   void to(size_t number) {
     Side& side = beside(number);
@@ -173,11 +184,19 @@ struct Variant {
   Loaded code;
 };
 
+// Memory that launches find all zero and leave all zero, by place in the program, device and stream,
+// and what is filled already for a graph that is captured.
+struct Workspaces {
+  std::map<std::tuple<size_t, int32_t, CUstream>, Tensor> kept;
+  std::map<std::pair<size_t, int32_t>, Tensor> spare;
+};
+
 struct Kernels {
   Kernels(const KernelInfo* table, size_t count) : table(table), loaded(count) {}
   const KernelInfo* table;
   std::mutex mutex;
   std::vector<std::vector<Variant>> loaded;  // by kernel; few each
+  Workspaces workspaces;
 
   Loaded find(size_t kernel, int32_t device, uint64_t aligned) {
     std::lock_guard<std::mutex> lock(mutex);
@@ -190,6 +209,34 @@ struct Kernels {
     loaded[kernel].push_back(variant);
   }
 };
+
+// That of a stream is kept, since the calls on one follow each other. A graph takes the spare one for
+// good, or fills some at each replay.
+inline Tensor workspace(Instance& self, const CudaScope& at, size_t number, int32_t dtype,
+                        int64_t count) {
+  static auto& captured = *new std::vector<Tensor>;  // graphs may outlive their program
+  const auto fits = [&](const Tensor& t) { return t.get() != nullptr && t.sizes()[0] >= count; };
+  const auto filled = [&] {
+    Tensor made = empty(dtype, {count}, {1}, cuda(at.index));
+    const size_t bytes = static_cast<size_t>(count) * aoti_torch_dtype_element_size(dtype);
+    if (bytes != 0)
+      driver().check(set_bytes()(made.data(), 0, bytes, at.stream), "cuMemsetD8Async", "workspace");
+    return made;
+  };
+  Kernels& kernels = *self.kernels;
+  static std::mutex mutex;
+  std::lock_guard<std::mutex> lock(mutex);
+  Tensor& spare = kernels.workspaces.spare[{number, at.index}];
+  if (at.is_capturing()) {
+    if (!fits(spare)) return filled();
+    captured.push_back(std::move(spare));
+    return Tensor(captured.back().share());
+  }
+  Tensor& kept = kernels.workspaces.kept[{number, at.index, at.stream}];
+  if (!fits(kept)) kept = filled();
+  if (!fits(spare)) spare = filled();
+  return Tensor(kept.share());
+}
 
 inline Loaded load_image(const Image& image, const char* where) {
   constexpr int max_dynamic_shared = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES

@@ -82,6 +82,16 @@ inline auto launch_ex() {
       driver().get<CUresult (*)(const LaunchConfig*, CUfunction, void**, void**)>("cuLaunchKernelEx");
   return found;
 }
+inline auto is_stream_capturing() {
+  static const auto found =
+      driver().get<CUresult (*)(CUstream, int*)>("cuStreamIsCapturing");
+  return found;
+}
+inline auto set_bytes() {
+  static const auto found =
+      driver().get<CUresult (*)(void*, unsigned char, size_t, CUstream)>("cuMemsetD8Async");
+  return found;
+}
 struct StreamCalls {
   CUresult (*create)(CUstream*, unsigned) =
       driver().get<CUresult (*)(CUstream*, unsigned)>("cuStreamCreate");

@@ -165,6 +165,9 @@ class Tensor {
 
 Tensor empty(int32_t dtype, Ints sizes, Ints strides, Device device);
 
+// On the CPU.
+Tensor zeros(int32_t dtype, int64_t count);
+
 // Another layout over the storage of `source`; `offset` counts elements of `dtype` from the start
 // of the program's storage.
 Tensor view(const Tensor& source, int32_t dtype, Ints sizes, Ints strides, int64_t offset);

@@ -38,6 +38,13 @@ Tensor empty(int32_t dtype, Ints sizes, Ints strides, Device device) {
   return Tensor(out);
 }
 
+Tensor zeros(int32_t dtype, int64_t count) {
+  Tensor made = empty(dtype, {count}, {1}, cpu());
+  if (count != 0)
+    std::memset(made.data(), 0, static_cast<size_t>(count) * aoti_torch_dtype_element_size(dtype));
+  return made;
+}
+
 Tensor view(const Tensor& source, int32_t dtype, Ints sizes, Ints strides, int64_t offset) {
   const auto rank = static_cast<int64_t>(sizes.size());
   const auto itemsize = static_cast<int64_t>(aoti_torch_dtype_element_size(dtype));
