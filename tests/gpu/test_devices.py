@@ -48,7 +48,7 @@ def test_a_gpu_that_is_not_the_current_one(options: dict[str, Any]) -> None:
     both(mixed, options, *torch.randn(2, 256, 256, device="cuda:1").unbind())
 
 
-@pytest.mark.parametrize("options", [{}, {"emit": "cpp"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"emit": "hop"}, {"emit": "cpp"}], ids=str)
 def test_two_gpus_in_a_program(options: dict[str, Any]) -> None:
     both(
         crossing, options, torch.randn(64, 300, device="cuda:0"), torch.randn(300, device="cuda:1")
