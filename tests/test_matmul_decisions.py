@@ -1,4 +1,4 @@
-"""What is decided for matmuls from given times, as text: rungs, ways, prologues and counters."""
+"""What is decided for matmuls from given times, as text: rungs, ways and prologues."""
 
 from __future__ import annotations
 
