@@ -26,7 +26,7 @@ from planner.matmul.decide import MatmulPlanner
 from planner.program import assemble
 from planner.select import select
 from planner.user_kernels.plan_launch import UserKernelPlanner
-from wrapper_ir import ExternCall, Launch, Program, Ref, parse_program, print_program
+from wrapper_ir import Launch, Program, Ref, Workspace, parse_program, print_program
 from wrapper_ir.passes import DedupeKernels, InsertFrees, PlanMemory, run_passes
 
 
@@ -163,7 +163,7 @@ def test_places_among_floats_of_8_bits(dtype: torch.dtype) -> None:
 
 
 def test_counters_of_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Templates that count in memory which one call zeroes."""
+    """Templates that count in one workspace."""
     with FakeTensorMode(allow_non_fake_inputs=True), torch.device("cuda"):
         sizes = ((4096, 64), (64, 128))
         made = [torch.nn.Linear(k, n, dtype=torch.bfloat16) for k, n in sizes]
@@ -183,8 +183,8 @@ def test_counters_of_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     user_kernels = UserKernelPlanner(options, kernels, loop, {})
     plans = select(loop, options, MatmulPlanner(options, kernels, loop), user_kernels)
     program = run_passes(assemble(loop, plans), [DedupeKernels(), InsertFrees(), PlanMemory()])
-    (fill,) = (op for op in program.ops if isinstance(op, ExternCall))
+    (counters,) = (op for op in program.ops if isinstance(op, Workspace))
     launches = [op for op in program.ops if isinstance(op, Launch)]
-    assert all(Ref(fill.mutates[0]) in op.args for op in launches)
+    assert all(Ref(counters.out) in op.args for op in launches)
     for define, alignment in expected_variants(program):
         triton_rt.compile(kernel_source(define), triton_rt.Target(90), alignment=alignment)

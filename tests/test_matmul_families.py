@@ -136,7 +136,7 @@ def test_each_family(
         fn, args, options={**options, "gemm": "template", "emit": emit}
     )  # fmt: skip
     ops = list(walk(compiled.graph.program.ops))
-    assert {o.target for o in ops if isinstance(o, ExternCall)} <= {"aten.zero_.default"}
+    assert not [o for o in ops if isinstance(o, ExternCall)]
     assert any(isinstance(o, Describe) for o in ops) == family.endswith("tma")
     # Eager rounds the product once more, and it alone, before what follows.
     assert relative_error(compiled(*args), fn(*args)) < 8e-3
