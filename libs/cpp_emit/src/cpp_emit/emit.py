@@ -69,10 +69,10 @@ class _Library:
         self.site_of = {id(op): number for number, op in enumerate(sites(program))}
         self.kernels = analysis.kernels(program)
         self.constants = [op for op in ops if isinstance(op, ir.Constant)]
-        self.uses_cuda = any(map(analysis.first_device, analysis.programs(program)))
+        self.uses_cuda = analysis.uses_cuda(program)
         self.on_gpu: set[int] = set()
         for each in analysis.programs(program):
-            types = _types(each)
+            types = analysis.types_of(each)
             launches = (op for op in analysis.walk(each.ops) if isinstance(op, ir.Launch))
             self.on_gpu |= {id(op) for op in launches if is_on_gpu(op, types)}
         on_gpu = {op.kernel for op in ops if isinstance(op, ir.Launch) and id(op) in self.on_gpu}
@@ -375,13 +375,3 @@ def _head(program: ir.Program, kind: str) -> str:
         f"{q.name}: {'int' if q.type is None else print_type(q.type)}" for q in program.params
     )
     return f"// {one_line(f'{kind} {program.name}({params})')}"
-
-
-def _types(program: ir.Program) -> dict[str, TensorType]:
-    """The type of every tensor of a program, and of what a descriptor describes, by name."""
-    out = {p.name: p.type for p in program.params if p.type is not None}
-    for op in analysis.walk(program.ops):
-        out.update(analysis.definitions(op))
-        if isinstance(op, ir.Describe) and op.src in out:
-            out[op.out] = out[op.src]
-    return out

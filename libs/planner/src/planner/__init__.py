@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from planner.kernels import expected_variants as expected_variants
     from planner.kernels import kernel_source as kernel_source
     from planner.kernels import start_workers as start_workers
-    from planner.kernels import uses_cuda as uses_cuda
     from planner.plan import Decided as Decided
     from planner.plan import Decision as Decision
     from planner.plan import NodePlan as NodePlan

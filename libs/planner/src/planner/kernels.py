@@ -23,7 +23,7 @@ from planner.errors import CacheNotWritten, NotTriton, UnsafeCache
 from planner.loops import LoopLibraries
 from planner.settings import Settings
 from symexpr import Mod, Ranges, evaluate, known, symbol
-from wrapper_ir import DefineKernel, DefineSubgraph, Launch, Program, Ref, analysis
+from wrapper_ir import DefineKernel, Launch, Program, Ref, analysis
 
 if TYPE_CHECKING:
     from tuning import TuningPool
@@ -171,7 +171,7 @@ class Kernels:
         interprets or launches by itself has nothing to build."""
         every = [d for p in analysis.programs(program) for d in analysis.kernels(p).values()]
         wait_for_loops = self.loops.start(d for d in every if d.language == "cpp")
-        if not uses_cuda(program) or self.options.emit == "hop":
+        if not analysis.uses_cuda(program) or self.options.emit == "hop":
             return wait_for_loops
         triton_rt.build_ahead()  # what is found compiled started no workers
         for define, mask in expected_variants(program):
@@ -185,7 +185,7 @@ class Kernels:
 
     def binaries(self, program: Program) -> tuple[triton_rt.Binary, ...]:
         """Those of a program's kernels that its first launches need; waits for them."""
-        if not uses_cuda(program) or self.options.emit == "hop":
+        if not analysis.uses_cuda(program) or self.options.emit == "hop":
             return ()
         asked = expected_variants(program)
         return tuple(self.load(define).binary(alignment=mask) for define, mask in asked)
@@ -256,11 +256,3 @@ def _variants(program: Program) -> list[tuple[DefineKernel, int]]:
 def _settled(size: Any, ranges: Ranges) -> bool:
     """Whether a size is, or is not, a multiple of 16 whatever the symbols are."""
     return not size.free_symbols or known(sympy.Eq(Mod(size, 16), 0), ranges) is not None
-
-
-def uses_cuda(program: Program) -> bool:
-    """Whether any parameter, buffer or constant of the program lies on a GPU."""
-    types = [p.type for p in program.params] + [getattr(op, "type", None) for op in program.ops]
-    if any(uses_cuda(op.program) for op in program.ops if isinstance(op, DefineSubgraph)):
-        return True
-    return any(t is not None and t.device.kind == "cuda" for t in types)

@@ -64,9 +64,23 @@ def subgraph_of(op: ir.Op) -> str | None:
 
 def first_device(program: ir.Program) -> Device | None:
     """The GPU that a program begins on: the first that one of its tensors is on."""
-    types = [p.type for p in program.params if p.type is not None]
-    types += [type for op in walk(program.ops) for _, type in definitions(op)]
-    return next((type.device for type in types if type.device.kind == "cuda"), None)
+    devices = (type.device for type in types_of(program).values())
+    return next((device for device in devices if device.kind == "cuda"), None)
+
+
+def uses_cuda(program: ir.Program) -> bool:
+    """Whether any tensor of the program, or of its subgraphs, is on a GPU."""
+    return any(map(first_device, programs(program)))
+
+
+def types_of(program: ir.Program) -> dict[str, TensorType]:
+    """The types of all tensors of a program, in order, and of what descriptors describe."""
+    found = {p.name: p.type for p in program.params if p.type is not None}
+    for op in walk(program.ops):
+        found.update(definitions(op))
+        if isinstance(op, ir.Describe) and op.src in found:
+            found[op.out] = found[op.src]
+    return found
 
 
 def arg_refs(args: Sequence[Arg]) -> Iterator[str]:

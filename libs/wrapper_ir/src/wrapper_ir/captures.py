@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from wrapper_ir import ops as ir
-from wrapper_ir.analysis import definitions, subgraph_of, uses, walk
+from wrapper_ir.analysis import definitions, subgraph_of, types_of, uses, walk
 from wrapper_ir.collectives import is_start, waited
 
 WORK = (ir.Launch, ir.ExternCall, ir.CopyBack, ir.If, ir.SymbolDef)
@@ -50,11 +50,7 @@ class Captures:
     def __init__(self, program: ir.Program, left_out: Callable[[str], bool], device: str) -> None:
         self._program, self._left_out, self._device = program, left_out, device
         self._known = callees(program.ops)
-        self._kinds = {p.name: p.type.device.kind for p in program.params if p.type is not None}
-        for op in walk(program.ops):
-            self._kinds |= {name: type.device.kind for name, type in definitions(op)}
-            if isinstance(op, ir.Describe):
-                self._kinds[op.out] = self._kinds[op.src]
+        self._kinds = {name: type.device.kind for name, type in types_of(program).items()}
 
     def op(self, op: ir.Op) -> bool:
         """Whether all that the op does can be captured."""

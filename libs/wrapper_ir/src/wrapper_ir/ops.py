@@ -55,13 +55,15 @@ program) an integer. Every op prints as one line, `If` as a block:
       b4 = reuse b0 bf16[s0*32, 768] cuda:0
       copy b4 -> ids
       return (b4,)
+
+`line` of an op is its text but for a comment: fields, and words between them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import sympy
 
@@ -170,6 +172,7 @@ class SymbolDef:
 class Assert:
     """Stops with `message` (values of the symbols added) unless the condition holds."""
 
+    line: ClassVar = "assert {condition} {message}"
     condition: sympy.logic.boolalg.Boolean
     message: str
     comment: str = ""
@@ -183,6 +186,7 @@ class Constant:
     """A tensor that belongs to the program, found under `key` in the constants given at run
     time."""
 
+    line: ClassVar = "{out} = constant {type} {key}"
     out: str
     type: TensorType
     key: str
@@ -193,6 +197,7 @@ class Constant:
 class Allocate:
     """Uninitialised storage with exactly the layout of `type` (offset 0)."""
 
+    line: ClassVar = "{out} = alloc {type}"
     out: str
     type: TensorType
     comment: str = ""
@@ -202,6 +207,7 @@ class Allocate:
 class Free:
     """Ends the life of a storage owned by the program; views of it die with it."""
 
+    line: ClassVar = "free {name}"
     name: str
     comment: str = ""
 
@@ -212,6 +218,7 @@ class Workspace:
     which nothing else uses. A program has it from call to call where these follow each other, as
     those of one stream do, and frees none. (What begins as it happens to be is `alloc`.)"""
 
+    line: ClassVar = "{out} = workspace {type}"
     out: str
     type: TensorType
     comment: str = ""
@@ -223,6 +230,7 @@ class CommAllocate:
     write. All of one group begins at the same place: what an operator leaves there lasts until
     another is given memory of the group. On the CPU it is memory like any other."""
 
+    line: ClassVar = "{out} = comm_alloc {type} group {group}"
     out: str
     type: TensorType
     group: str
@@ -233,6 +241,7 @@ class CommAllocate:
 class CommFree:
     """Ends the life of what `comm_alloc` gave."""
 
+    line: ClassVar = "comm_free {name}"
     name: str
     comment: str = ""
 
@@ -243,6 +252,7 @@ class DeviceGuard:
     the first GPU that one of its tensors is on, and leaves its caller's current. Nothing where
     there is none."""
 
+    line: ClassVar = "device {device}"
     device: Device
     comment: str = ""
 
@@ -253,6 +263,7 @@ class StreamSwitch:
     given; 0 is that of the call, on which a program begins and ends. One after the other, in order
     of the program, is always right. Nothing on the CPU."""
 
+    line: ClassVar = "stream {stream}"
     stream: int
     comment: str = ""
 
@@ -262,6 +273,7 @@ class StreamWait:
     """`wait 1`: what follows on this stream begins when a stream has done all that it was given
     before."""
 
+    line: ClassVar = "wait {stream}"
     stream: int
     comment: str = ""
 
@@ -272,6 +284,7 @@ class Reuse:
     views) under a new layout that fits in it, of any element type, same device. What it held is
     nothing to the new owner, who writes before it reads."""
 
+    line: ClassVar = "{out} = reuse {src} {type}"
     out: str
     src: str
     type: TensorType
@@ -285,6 +298,7 @@ class View:
     element (a caller may pass a view with a storage offset of its own: the offset is not part
     of the program)."""
 
+    line: ClassVar = "{out} = view {src} {type}"
     out: str
     src: str
     type: TensorType
@@ -298,6 +312,7 @@ class Describe:
     the kind `tensordesc<...>`, as often as they like. It lives in the storage of `x`: it keeps `x`
     alive, and dies with that storage."""
 
+    line: ClassVar = "{out} = describe {src} block {block}"
     out: str
     src: str
     block: tuple[int, ...]
@@ -353,6 +368,7 @@ class ExternCall:
 class CopyBack:
     """`copy src -> dst`: writes a result into a tensor of the caller (same sizes)."""
 
+    line: ClassVar = "copy {src} -> {dst}"
     src: str
     dst: str
     comment: str = ""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Any, get_args
 
 import sympy
 
@@ -12,6 +14,20 @@ from wrapper_ir import ops as ir
 
 _DEFINITION = re.compile(r"(\([\w, ]*\)|\w+(, \w+)*) = ", re.ASCII)
 _KIND = re.compile(r"\w+<\w+\[\d{1,9}(, ?\d{1,9})*\]>|\*?\w+", re.ASCII)
+_LINES = [
+    (op, *op.line.rpartition(" = ")[::2]) for op in get_args(ir.LineOp) if hasattr(op, "line")
+]
+_STATEMENTS = {line.split(" ")[0]: (op, line) for op, out, line in _LINES if not out}
+_DEFINITIONS = {line.split(" ")[0]: (op, line) for op, out, line in _LINES if out}
+_READ: dict[str, Callable[[Scanner], Any]] = {
+    **dict.fromkeys(("{name}", "{src}", "{dst}"), Scanner.name),
+    **dict.fromkeys(("{key}", "{group}", "{message}"), Scanner.string),
+    "{type}": Scanner.type,
+    "{device}": Scanner.device,
+    "{stream}": Scanner.integer,
+    "{condition}": lambda line: line.condition('"'),
+    "{block}": lambda line: tuple(line.integer() for _ in line.items()),
+}
 _HEAD_COMMENT = re.compile(r"\s*(#.*)?", re.ASCII)
 
 
@@ -130,32 +146,27 @@ class _Parser:
                 return self._subgraph(line, indent)
             case "symbol":
                 return self._symbol_def(line)
-            case "assert":
-                condition = line.condition('"')
-                return ir.Assert(condition, line.string(), self._remark(line))
-            case "free":
-                return ir.Free(line.name(), self._remark(line))
-            case "comm_free":
-                return ir.CommFree(line.name(), self._remark(line))
-            case "device":
-                return ir.DeviceGuard(line.device(), self._remark(line))
-            case "stream":
-                return ir.StreamSwitch(line.integer(), self._remark(line))
-            case "wait":
-                return ir.StreamWait(line.integer(), self._remark(line))
             case "launch":
                 return self._launch(line)
             case "extern":
                 return self._extern(line, (), False)
-            case "copy":
-                src = line.name()
-                line.expect("->")
-                return ir.CopyBack(src, line.name(), self._remark(line))
             case "return":
                 line.skip()
                 values, _ = self._call(line, named=False)
                 return ir.Return(values, self._remark(line))
-        line.fail("an op", start)
+        if word not in _STATEMENTS:
+            line.fail("an op", start)
+        return self._plain(line, *_STATEMENTS[word])
+
+    def _plain(self, line: Scanner, op: Any, text: str, **fields: Any) -> ir.Op:
+        """An op after its word, as `text` has it."""
+        for part in text.split(" ")[1:]:
+            if part in _READ:
+                fields[part[1:-1]] = _READ[part](line)
+            else:
+                line.expect(part)
+        made: ir.Op = op(**fields, comment=self._remark(line))
+        return made
 
     def _remark(self, line: Scanner) -> str:
         if line.at_end():
@@ -183,32 +194,9 @@ class _Parser:
             return self._extern(line, names, tuple_result)
         if tuple_result or len(names) != 1:
             line.fail("'extern'", start)
-        (out,) = names
-        match word:
-            case "constant":
-                type = line.type()
-                return ir.Constant(out, type, line.string(), self._remark(line))
-            case "alloc":
-                return ir.Allocate(out, line.type(), self._remark(line))
-            case "workspace":
-                return ir.Workspace(out, line.type(), self._remark(line))
-            case "comm_alloc":
-                type = line.type()
-                line.expect("group")
-                return ir.CommAllocate(out, type, line.string(), self._remark(line))
-            case "reuse":
-                return ir.Reuse(out, line.name(), line.type(), self._remark(line))
-            case "view":
-                return ir.View(out, line.name(), line.type(), self._remark(line))
-            case "describe":
-                return self._describe(line, out)
-        line.fail("alloc, workspace, comm_alloc, reuse, view, describe, constant or extern", start)
-
-    def _describe(self, line: Scanner, out: str) -> ir.Describe:
-        src = line.name()
-        line.expect("block")
-        block = tuple(line.integer() for _ in line.items())
-        return ir.Describe(out, src, block, self._remark(line))
+        if word not in _DEFINITIONS:
+            line.fail(f"{', '.join(_DEFINITIONS)} or extern", start)
+        return self._plain(line, *_DEFINITIONS[word], out=names[0])
 
     def _symbol_def(self, line: Scanner) -> ir.SymbolDef:
         symbol = line.name()

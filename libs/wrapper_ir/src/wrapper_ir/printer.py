@@ -1,10 +1,14 @@
 """Programs as text. `wrapper_ir.parser` is the inverse."""
 
 import json
+import re
 from collections.abc import Sequence
+from typing import Any
+
+import sympy
 
 from symexpr import one_line, sstr
-from tensor_ir import Arg, Ref, print_plain, print_symbol, print_tuple, print_type
+from tensor_ir import Arg, Ref, TensorType, print_plain, print_symbol, print_tuple, print_type
 from wrapper_ir import ops as ir
 
 LINE_LENGTH = 100
@@ -91,41 +95,30 @@ def _line(op: ir.LineOp) -> str:
             less = f" less {op.plus}" if op.plus else ""
             over = f" over {op.factor}" if op.factor != 1 else ""
             return f"symbol {op.symbol} = {op.tensor}.{op.of}({op.dim}){less}{over}"
-        case ir.Assert():
-            return f"assert {sstr(op.condition)} {json.dumps(op.message)}"
-        case ir.Constant():
-            return f"{op.out} = constant {print_type(op.type)} {json.dumps(op.key)}"
-        case ir.Allocate():
-            return f"{op.out} = alloc {print_type(op.type)}"
-        case ir.Free():
-            return f"free {op.name}"
-        case ir.Workspace():
-            return f"{op.out} = workspace {print_type(op.type)}"
-        case ir.CommAllocate():
-            return f"{op.out} = comm_alloc {print_type(op.type)} group {json.dumps(op.group)}"
-        case ir.CommFree():
-            return f"comm_free {op.name}"
-        case ir.DeviceGuard():
-            return f"device {op.device}"
-        case ir.StreamSwitch():
-            return f"stream {op.stream}"
-        case ir.StreamWait():
-            return f"wait {op.stream}"
-        case ir.Reuse():
-            return f"{op.out} = reuse {op.src} {print_type(op.type)}"
-        case ir.View():
-            return f"{op.out} = view {op.src} {print_type(op.type)}"
-        case ir.Describe():
-            return f"{op.out} = describe {op.src} block {print_tuple(map(str, op.block))}"
         case ir.Launch():
             grid = print_tuple(map(sstr, op.grid))
             return f"launch {op.kernel} grid {grid} {_call(op.args)}"
         case ir.ExternCall():
             return _extern(op)
-        case ir.CopyBack():
-            return f"copy {op.src} -> {op.dst}"
         case ir.Return():
             return f"return {print_tuple(map(print_arg, op.values))}"
+    return _FIELD.sub(lambda found: _field(found[1], getattr(op, found[1])), op.line)
+
+
+_FIELD = re.compile(r"\{(\w+)\}")
+
+
+def _field(name: str, value: Any) -> str:
+    if name in ("key", "group", "message"):
+        return json.dumps(value)
+    match value:
+        case TensorType():
+            return print_type(value)
+        case tuple():
+            return print_tuple(map(str, value))
+        case sympy.Basic():
+            return sstr(value)
+    return str(value)
 
 
 def _call(args: Sequence[Arg], kwargs: Sequence[tuple[str, Arg]] = ()) -> str:

@@ -11,8 +11,9 @@ from torch.fx import GraphModule
 import fx_emit
 import triton_rt
 from compile_cli.hosts.outside import Outside
-from planner import Kernels, kernel_source, uses_cuda
+from planner import Kernels, kernel_source
 from wrapper_ir import DefineKernel, Program
+from wrapper_ir.analysis import uses_cuda
 
 Host = tuple[Any, Callable[..., Any]]
 

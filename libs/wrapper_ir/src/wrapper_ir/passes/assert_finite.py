@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from tensor_ir import Ref, TensorType
 from wrapper_ir import ops as ir
-from wrapper_ir.analysis import accesses, alias_source, definitions, kernels, walk
+from wrapper_ir.analysis import accesses, alias_source, definitions, kernels, types_of, walk
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,8 @@ class AssertFinite:
 
     def run(self, program: ir.Program) -> ir.Program:
         """The program with the checks in it."""
-        types = {p.name: p.type for p in program.params if p.type is not None}
-        described: dict[str, str] = {}
-        for op in walk(program.ops):
-            types.update(definitions(op))
-            if isinstance(op, ir.Describe):
-                described[op.out] = op.src
-        work = _Checks(self, types, described, kernels(program))
+        described = {op.out: op.src for op in walk(program.ops) if isinstance(op, ir.Describe)}
+        work = _Checks(self, types_of(program), described, kernels(program))
         head = next(
             (i for i, op in enumerate(program.ops) if not isinstance(op, _HEAD)), len(program.ops)
         )

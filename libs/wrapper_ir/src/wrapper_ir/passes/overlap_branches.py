@@ -71,11 +71,7 @@ class _Search:
         self.pure = pure
         self.kernels = analysis.kernels(program)
         self.roots = analysis.storages(program.ops, analysis.param_roots(program))
-        self.types = {p.name: p.type for p in program.params if p.type is not None}
-        for op in analysis.walk(program.ops):
-            self.types.update(analysis.definitions(op))
-            if isinstance(op, ir.Describe):
-                self.types[op.out] = self.types[op.src]
+        self.types = analysis.types_of(program)
         env = hint_env(program)
         self.bytes = {type: type.storage_bytes(env) for type in set(self.types.values())}
         self.env: Mapping[str, int] = env

@@ -19,6 +19,7 @@ from wrapper_ir.analysis import (
     storages,
     subgraph_of,
     type_expressions,
+    types_of,
     uses,
     walk,
     written,
@@ -83,10 +84,10 @@ class _Cut:
             for op in ops
         ]
         self.roots = storages(apart, param_roots(program))
-        self.types = {p.name: p.type for p in program.params if p.type is not None}
-        self.named: dict[str, ir.Op | None] = dict.fromkeys(self.types)
+        self.types = types_of(program)
+        params = (p.name for p in program.params if p.type is not None)
+        self.named: dict[str, ir.Op | None] = dict.fromkeys(params)
         for op in ops:
-            self.types |= dict(definitions(op))
             self.named |= dict.fromkeys(dict(definitions(op)), op)
             if isinstance(op, ir.Describe):
                 self.named[op.out] = op
