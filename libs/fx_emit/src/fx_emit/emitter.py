@@ -23,18 +23,8 @@ from fx_emit.torch_compat import (
     symbolic,
 )
 from fx_emit.torch_types import TORCH_DTYPE, may_alias, operator_of, torch_device
-from wrapper_ir import Device, Ref, TensorType, print_type
+from wrapper_ir import Device, Ref, TensorType, analysis, print_type
 from wrapper_ir import ops as ir
-from wrapper_ir.analysis import (
-    evaluate_type,
-    expressions,
-    first_device,
-    free_symbols,
-    subgraph_of,
-    type_expressions,
-    uses,
-    walk,
-)
 from wrapper_ir.collectives import as_plain
 from wrapper_ir.errors import MissingConstant
 from wrapper_ir.memory import hint_env
@@ -104,7 +94,7 @@ def emit(
 def _module(program: ir.Program, shared: Shared) -> GraphModule:
     emitter = _Emitter(shared, program.name)
     emitter.head(program)
-    emitter.device = first_device(program)
+    emitter.device = analysis.first_device(program)
     if emitter.device is not None and any(isinstance(op, ir.DeviceGuard) for op in program.ops):
         emitter.callers = emitter.call(torch.cuda.current_device, name="callers_device")
         emitter.call(host.switch_device, (emitter.device.index,))
@@ -140,7 +130,9 @@ class _Emitter(Head):
                 bodies = tuple(self.shared.subgraphs[name] for name in op.subgraphs)
                 self.shared.subgraphs[op.name] = host.Subgraph(op, bodies)
             case ir.Assert():
-                symbols = {s: self.symbols[s] for s in sorted(free_symbols([op.condition]))}
+                symbols = {
+                    s: self.symbols[s] for s in sorted(analysis.free_symbols([op.condition]))
+                }
                 condition = self.number(op.condition)
                 self.call(host.assert_that, (condition, op.message), symbols, comment=op.comment)
             case ir.Constant():
@@ -190,7 +182,7 @@ class _Emitter(Head):
 
     def detach(self, op: ir.Return) -> None:
         """Views of what is no argument are returned as tensors of their own."""
-        for name in uses(op):
+        for name in analysis.uses(op):
             root = self.roots.get(name, name)
             if root != name and not self.outside(root):
                 source, value = self.tensor(name), self.fake(self.types[name])
@@ -210,8 +202,8 @@ class _Emitter(Head):
         node = self.graph.create_node("get_attr", op.out, name=op.out)
         self.define(op.out, op.type, self.note(node, self.fake(op.type), op.comment), None)
         declared = f"{op.out}: {print_type(op.type)}"
-        if not free_symbols(type_expressions(op.type)):
-            size, stride, _ = evaluate_type(op.type, {})
+        if not analysis.free_symbols(analysis.type_expressions(op.type)):
+            size, stride, _ = analysis.evaluate_type(op.type, {})
             host.check_input(tensor, declared, TORCH_DTYPE[op.type.dtype], size, stride)
         elif self.shared.checks:
             self.call(host.check_input, (node, declared, *self.layout(op.type)))
@@ -317,7 +309,7 @@ class _Emitter(Head):
         args = tuple(self.value(a) for a in op.args)
         kwargs = {k: self.value(v) for k, v in op.kwargs}
         fakes = [None if out is None else self.fake(out[1]) for out in op.outs]
-        if (subgraph := subgraph_of(op)) is not None:
+        if (subgraph := analysis.subgraph_of(op)) is not None:
             child = f"subgraph_{subgraph}"
             self.root.add_module(child, self.shared.subgraphs[subgraph])
             node = self.note(self.graph.call_module(child, args), tuple(fakes), op.comment)
@@ -376,11 +368,13 @@ class _Emitter(Head):
 
     def branch(self, op: ir.If) -> None:
         conditions, arms = chain(op)
-        inner = [*walk(op.then), *walk(op.orelse)]
+        inner = [*analysis.walk(op.then), *analysis.walk(op.orelse)]
         symbols = [
-            s for s in self.symbols if s in free_symbols([e for i in inner for e in expressions(i)])
+            s
+            for s in self.symbols
+            if s in analysis.free_symbols([e for i in inner for e in analysis.expressions(i)])
         ]
-        used = [n for n in dict.fromkeys(map(self.bare, uses(op))) if n in self.roots]
+        used = [n for n in dict.fromkeys(map(self.bare, analysis.uses(op))) if n in self.roots]
         tensors = list(dict.fromkeys([*(self.roots[n] for n in used), *used]))
         blocks = []
         for number, ops in enumerate(arms):

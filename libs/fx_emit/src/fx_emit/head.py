@@ -7,14 +7,8 @@ import torch
 
 from fx_emit import host
 from fx_emit.builder import Builder
-from wrapper_ir import TensorType, print_symbol, print_type
+from wrapper_ir import TensorType, analysis, print_symbol, print_type
 from wrapper_ir import ops as ir
-from wrapper_ir.analysis import (
-    bound_symbols,
-    free_symbols,
-    sizes_of_params,
-    type_expressions,
-)
 
 
 class Head(Builder):
@@ -28,7 +22,7 @@ class Head(Builder):
                 self.symbols[param.name] = self.note(node, self.shared.env[param.name])
             else:
                 self.define(param.name, param.type, self.note(node, self.fake(param.type)), None)
-        bound = sizes_of_params(program)
+        bound = analysis.sizes_of_params(program)
         if self.shared.check_inputs:
             for name in dict.fromkeys(op.tensor for op in bound):
                 self.call(host.check_rank, (self.nodes[name], name, len(self.types[name].size)))
@@ -67,7 +61,7 @@ class Head(Builder):
         """Ranges of symbols, and inputs as declared."""
         declared = {s.name: s for s in program.symbols}
         integers = {p.name for p in program.params if p.type is None}
-        for name in bound_symbols(program):
+        for name in analysis.bound_symbols(program):
             symbol = declared.get(name)
             ranged = symbol is not None and ((symbol.low or 0) > 0 or symbol.high is not None)
             if name in self.symbols and (ranged or name in integers):
@@ -82,7 +76,9 @@ class Head(Builder):
         fixed = []
         for name, type in inputs:
             given = (self.nodes[name], f"{name}: {print_type(type)}", *self.layout(type))
-            if self.shared.launch == "direct" and not free_symbols(type_expressions(type)):
+            if self.shared.launch == "direct" and not analysis.free_symbols(
+                analysis.type_expressions(type)
+            ):
                 fixed.append(given)
             else:
                 self.call(host.check_input, given)

@@ -155,21 +155,14 @@ def written(
     return {roots[name] for op in walk(ops) for name in accesses(op, kernels)[1]}
 
 
+_NAMED = ir.Constant | ir.Allocate | ir.Workspace | ir.CommAllocate | ir.Reuse | ir.View
+
+
 def definitions(op: ir.Op) -> tuple[tuple[str, TensorType], ...]:
     """Tensors that an op names (no descriptors), not those inside blocks."""
-    match op:
-        case (
-            ir.Constant()
-            | ir.Allocate()
-            | ir.Workspace()
-            | ir.CommAllocate()
-            | ir.Reuse()
-            | ir.View()
-        ):
-            return ((op.out, op.type),)
-        case ir.ExternCall():
-            return tuple(out for out in op.outs if out is not None)
-    return ()
+    if isinstance(op, ir.ExternCall):
+        return tuple(out for out in op.outs if out is not None)
+    return ((op.out, op.type),) if isinstance(op, _NAMED) else ()
 
 
 def alias_source(op: ir.Op) -> str | None:

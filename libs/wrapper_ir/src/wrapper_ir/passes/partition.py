@@ -7,23 +7,8 @@ from typing import ClassVar
 
 from symexpr import symbol
 from tensor_ir import Ref
+from wrapper_ir import analysis
 from wrapper_ir import ops as ir
-from wrapper_ir.analysis import (
-    SUBGRAPH,
-    alias_source,
-    definitions,
-    expressions,
-    free_symbols,
-    kernels,
-    param_roots,
-    storages,
-    subgraph_of,
-    type_expressions,
-    types_of,
-    uses,
-    walk,
-    written,
-)
 from wrapper_ir.captures import WORK, Captures, callees
 from wrapper_ir.devices import guarded
 from wrapper_ir.passes.pipeline import Pass, run_passes
@@ -77,18 +62,18 @@ class _Cut:
             if not isinstance(op, ir.Free)
         ]
         self.head = [op for op in ops if isinstance(op, ir.SymbolDef) and op.of != "item"]
-        self.kernels, self.callees = kernels(program), callees(program.ops)
+        self.kernels, self.callees = analysis.kernels(program), callees(program.ops)
         # What an operator outside of parts says to be a view goes into them as it is.
         apart = [
             replace(op, alias=None) if isinstance(op, ir.ExternCall) and self._is_apart(op) else op
             for op in ops
         ]
-        self.roots = storages(apart, param_roots(program))
-        self.types = types_of(program)
+        self.roots = analysis.storages(apart, analysis.param_roots(program))
+        self.types = analysis.types_of(program)
         params = (p.name for p in program.params if p.type is not None)
         self.named: dict[str, ir.Op | None] = dict.fromkeys(params)
         for op in ops:
-            self.named |= dict.fromkeys(dict(definitions(op)), op)
+            self.named |= dict.fromkeys(dict(analysis.definitions(op)), op)
             if isinstance(op, ir.Describe):
                 self.named[op.out] = op
         self.stretches = self._stretches([op for op in ops if op not in self.head])
@@ -102,7 +87,7 @@ class _Cut:
     def _is_apart(self, op: ir.Op) -> bool:
         if not isinstance(op, ir.ExternCall) or op.alias is None:
             return False
-        return not self.captures.op(op) or (len(set(uses(op))) > 1 and not op.mutates)
+        return not self.captures.op(op) or (len(set(analysis.uses(op))) > 1 and not op.mutates)
 
     def _is_view(self, op: ir.Op) -> bool:
         """Whether the op only names memory, as often as one likes."""
@@ -145,7 +130,12 @@ class _Cut:
     def _part(self, i: int, name: str) -> tuple[ir.Program, ir.ExternCall]:
         stretch, source = self.stretches[i][1], self.source
         used = self._used(stretch)
-        own = {n for op in stretch if alias_source(op) is None for n, _ in definitions(op)}
+        own = {
+            n
+            for op in stretch
+            if analysis.alias_source(op) is None
+            for n, _ in analysis.definitions(op)
+        }
         own |= {n for n in used if self.first[n] == i and isinstance(self.named[n], ir.Allocate)}
         own |= {n for n in used if isinstance(self.named[n], ir.Workspace)}
         taken = [n for n in used if n not in own]
@@ -154,21 +144,23 @@ class _Cut:
             for n in used
             if n in own and self.last[n] > i and not isinstance(self.named[n], ir.Workspace)
         ]
-        changed = written(stretch, self.kernels, self.roots)
+        changed = analysis.written(stretch, self.kernels, self.roots)
         ops = list(self._with_names(stretch, set(taken)))
-        said = [e for op in walk(ops) for e in expressions(op)]
-        said += [e for n in (*taken, *given) for e in type_expressions(self.types[n])]
-        symbols = sorted(free_symbols(said))
+        said = [e for op in analysis.walk(ops) for e in analysis.expressions(op)]
+        said += [e for n in (*taken, *given) for e in analysis.type_expressions(self.types[n])]
+        symbols = sorted(analysis.free_symbols(said))
         asserted = (op.condition for op in source.ops if isinstance(op, ir.Assert))
         part = ir.Program(
             name,
             (*(ir.Param(n, self.types[n]) for n in taken), *(ir.Param(s, None) for s in symbols)),
             (*self._defines(ops), *ops, ir.Return(tuple(map(Ref, given)))),
             tuple(s for s in source.symbols if s.name in symbols),
-            tuple(c for c in (*source.given, *asserted) if free_symbols([c]) <= set(symbols)),
+            tuple(
+                c for c in (*source.given, *asserted) if analysis.free_symbols([c]) <= set(symbols)
+            ),
         )
         call = ir.ExternCall(
-            SUBGRAPH + name,
+            analysis.SUBGRAPH + name,
             (*map(Ref, taken), *map(symbol, symbols)),
             outs=tuple((n, self.types[n]) for n in given),
             tuple_result=True,
@@ -178,15 +170,15 @@ class _Cut:
 
     def _used(self, ops: Sequence[ir.Op]) -> list[str]:
         """The storages that ops use or make, but for those that live in their blocks."""
-        names = (n for op in ops for n in (*uses(op), *dict(definitions(op))))
+        names = (n for op in ops for n in (*analysis.uses(op), *dict(analysis.definitions(op))))
         return list(dict.fromkeys(self.roots[n] for n in names if n in self.named))
 
     def _with_names(self, ops: Sequence[ir.Op], known: set[str]) -> Iterator[ir.Op]:
         """The ops, and before each what defines the names in it that are not `known` yet."""
         for op in ops:
-            for name in uses(op):
+            for name in analysis.uses(op):
                 yield from self._name(name, known)
-            known |= set(dict(definitions(op)))
+            known |= set(dict(analysis.definitions(op)))
             yield op
 
     def _name(self, name: str, known: set[str]) -> Iterator[ir.Op]:
@@ -196,15 +188,17 @@ class _Cut:
         if isinstance(op, ir.ExternCall) and not self._is_view(op):
             assert op.alias is not None, "what a part makes and others use is what it gives"
             op = ir.View(name, op.alias, self.types[op.alias], op.comment)  # written in place
-        known |= {name, *dict(definitions(op))}
-        for source in uses(op):
+        known |= {name, *dict(analysis.definitions(op))}
+        for source in analysis.uses(op):
             yield from self._name(source, known)
         yield op
 
     def _defines(self, ops: Sequence[ir.Op]) -> Iterator[ir.Op]:
         """The definitions of kernels and subgraphs that ops call."""
-        names = {op.kernel for op in walk(ops) if isinstance(op, ir.Launch)}
-        calls = {name for op in walk(ops) if (name := subgraph_of(op)) is not None}
+        names = {op.kernel for op in analysis.walk(ops) if isinstance(op, ir.Launch)}
+        calls = {
+            name for op in analysis.walk(ops) if (name := analysis.subgraph_of(op)) is not None
+        }
         control = [self.callees.get(name) for name in calls]
         calls |= {n for c in control if isinstance(c, ir.DefineControl) for n in c.subgraphs}
         for op in self.source.ops:

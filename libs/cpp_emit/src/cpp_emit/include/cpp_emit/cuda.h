@@ -74,7 +74,7 @@ class CudaScope {
   // A stream of which nothing is known counts as captured.
   bool is_capturing() const {
     int status = 0;
-    return is_stream_capturing()(stream, &status) != 0 || status != 0;
+    return stream_calls().is_capturing(stream, &status) != 0 || status != 0;
   }
   // What follows runs on a stream beside the one of the call, which is 0.
   void to(size_t number) {
@@ -184,19 +184,14 @@ struct Variant {
   Loaded code;
 };
 
-// Memory that launches find all zero and leave all zero, by place in the program, device and stream,
-// and what is filled already for a graph that is captured.
-struct Workspaces {
-  std::map<std::tuple<size_t, int32_t, CUstream>, Tensor> kept;
-  std::map<std::pair<size_t, int32_t>, Tensor> spare;
-};
-
 struct Kernels {
   Kernels(const KernelInfo* table, size_t count) : table(table), loaded(count) {}
   const KernelInfo* table;
   std::mutex mutex;
   std::vector<std::vector<Variant>> loaded;  // by kernel; few each
-  Workspaces workspaces;
+  // Workspaces, by place in the program, device and stream; and what is filled already for a graph.
+  std::map<std::tuple<size_t, int32_t, CUstream>, Tensor> kept;
+  std::map<std::pair<size_t, int32_t>, Tensor> spare;
 
   Loaded find(size_t kernel, int32_t device, uint64_t aligned) {
     std::lock_guard<std::mutex> lock(mutex);
@@ -210,8 +205,8 @@ struct Kernels {
   }
 };
 
-// That of a stream is kept, since the calls on one follow each other. A graph takes the spare one for
-// good, or fills some at each replay.
+// Memory that launches find all zero and leave all zero. That of a stream is kept, since the calls on
+// one follow each other. A graph takes the spare one for good, or fills some at each replay.
 inline Tensor workspace(Instance& self, const CudaScope& at, size_t number, int32_t dtype,
                         int64_t count) {
   static auto& captured = *new std::vector<Tensor>;  // graphs may outlive their program
@@ -220,19 +215,20 @@ inline Tensor workspace(Instance& self, const CudaScope& at, size_t number, int3
     Tensor made = empty(dtype, {count}, {1}, cuda(at.index));
     const size_t bytes = static_cast<size_t>(count) * aoti_torch_dtype_element_size(dtype);
     if (bytes != 0)
-      driver().check(set_bytes()(made.data(), 0, bytes, at.stream), "cuMemsetD8Async", "workspace");
+      driver().check(stream_calls().set_bytes(made.data(), 0, bytes, at.stream), "cuMemsetD8Async",
+                     "workspace");
     return made;
   };
   Kernels& kernels = *self.kernels;
   static std::mutex mutex;
   std::lock_guard<std::mutex> lock(mutex);
-  Tensor& spare = kernels.workspaces.spare[{number, at.index}];
+  Tensor& spare = kernels.spare[{number, at.index}];
   if (at.is_capturing()) {
     if (!fits(spare)) return filled();
     captured.push_back(std::move(spare));
     return Tensor(captured.back().share());
   }
-  Tensor& kept = kernels.workspaces.kept[{number, at.index, at.stream}];
+  Tensor& kept = kernels.kept[{number, at.index, at.stream}];
   if (!fits(kept)) kept = filled();
   if (!fits(spare)) spare = filled();
   return Tensor(kept.share());

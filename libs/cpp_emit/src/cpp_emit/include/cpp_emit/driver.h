@@ -82,16 +82,6 @@ inline auto launch_ex() {
       driver().get<CUresult (*)(const LaunchConfig*, CUfunction, void**, void**)>("cuLaunchKernelEx");
   return found;
 }
-inline auto is_stream_capturing() {
-  static const auto found =
-      driver().get<CUresult (*)(CUstream, int*)>("cuStreamIsCapturing");
-  return found;
-}
-inline auto set_bytes() {
-  static const auto found =
-      driver().get<CUresult (*)(void*, unsigned char, size_t, CUstream)>("cuMemsetD8Async");
-  return found;
-}
 struct StreamCalls {
   CUresult (*create)(CUstream*, unsigned) =
       driver().get<CUresult (*)(CUstream*, unsigned)>("cuStreamCreate");
@@ -101,6 +91,10 @@ struct StreamCalls {
       driver().get<CUresult (*)(CUevent, CUstream)>("cuEventRecord");
   CUresult (*wait)(CUstream, CUevent, unsigned) =
       driver().get<CUresult (*)(CUstream, CUevent, unsigned)>("cuStreamWaitEvent");
+  CUresult (*is_capturing)(CUstream, int*) =
+      driver().get<CUresult (*)(CUstream, int*)>("cuStreamIsCapturing");
+  CUresult (*set_bytes)(void*, unsigned char, size_t, CUstream) =
+      driver().get<CUresult (*)(void*, unsigned char, size_t, CUstream)>("cuMemsetD8Async");
 };
 inline StreamCalls& stream_calls() {
   static StreamCalls found;
