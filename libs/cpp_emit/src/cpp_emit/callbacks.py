@@ -65,14 +65,15 @@ class Sites:
     def __init__(self, program: Program, callbacks: Callbacks) -> None:
         self._kernels = kernels(program)
         self._callbacks = callbacks
-        self._calls = [self._prepare(op) for op in sites(program)]
-        self._counts = [_kept(op) for op in sites(program)]
+        numbered = sites(program)
+        self._calls = [
+            self._launch(op) if isinstance(op, Launch) else self._extern(op) for op in numbered
+        ]
+        self._counts = [
+            0 if isinstance(op, Launch) else sum(out is not None for out in op.outs)
+            for op in numbered
+        ]
         self._errors = threading.local()
-
-    def _prepare(self, op: Launch | ExternCall) -> Callable[[list[Any], list[int]], list[Any]]:
-        if isinstance(op, Launch):
-            return self._launch(op)
-        return self._extern(op)
 
     def _launch(self, op: Launch) -> Callable[[list[Any], list[int]], list[Any]]:
         parts, kernel = launch_split(op), self._kernels[op.kernel]
@@ -163,23 +164,12 @@ class Sites:
                 args.append(numbers.pop(0))
         alignment = alignment_of(kernel, aligned)
         size = grid[0], grid[1], grid[2]
-        binary = self._callbacks.compile(kernel, alignment, size, tuple(args))
-        one = image(kernel, binary)
+        one = image(kernel, self._callbacks.compile(kernel, alignment, size, tuple(args)))
+        shape = one.shared, one.warps, one.required, one.scratch, one.ctas, one.overlap
         return [
             torch.frombuffer(bytearray(one.cubin), dtype=torch.uint8),
             torch.frombuffer(bytearray(one.symbol.encode()), dtype=torch.uint8),
-            torch.tensor(
-                [
-                    one.shared,
-                    one.warps,
-                    one.required,
-                    one.scratch,
-                    one.ctas,
-                    one.overlap,
-                    *chain(*one.maps),
-                ],
-                dtype=torch.int64,
-            ),
+            torch.tensor([*shape, *chain(*one.maps)], dtype=torch.int64),
         ]
 
     def take_error(self) -> Exception | None:
@@ -187,8 +177,3 @@ class Sites:
         error: Exception | None = getattr(self._errors, "last", None)
         self._errors.last = None
         return error
-
-
-def _kept(op: Launch | ExternCall) -> int:
-    """How many tensors the callback gives back."""
-    return 0 if isinstance(op, Launch) else sum(out is not None for out in op.outs)

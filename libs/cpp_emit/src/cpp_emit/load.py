@@ -44,8 +44,8 @@ class Library:
             "int[] ints) -> Tensor[]"
         )
         kind = "CompositeImplicitAutograd"
-        self._library.impl("callback", self._callback, kind)
-        self._library.impl("compile", self._compile, kind)
+        self._library.impl("callback", lambda at, *given: self.sites[at].call(*given), kind)
+        self._library.impl("compile", lambda at, *given: self.sites[at].compile(*given), kind)
         error = self._handle.cpp_emit_register(namespace.encode())
         if error is not None:
             raise LoadError(f"{path} cannot register its operators: {error.decode()}")
@@ -70,20 +70,6 @@ class Library:
         be collected while some graph is traced, which would have the call in it."""
         self.sites.pop(instance, None)
         self._handle.cpp_emit_drop(ctypes.c_int64(instance))
-
-    def _callback(self, instance: int, site: int, tensors: list[Any], ints: list[int]) -> list[Any]:
-        return self.sites[instance].call(site, tensors, ints)
-
-    def _compile(
-        self,
-        instance: int,
-        kernel: int,
-        aligned: int,
-        grid: list[int],
-        tensors: list[Any],
-        ints: list[int],
-    ) -> list[Any]:
-        return self.sites[instance].compile(kernel, aligned, grid, tensors, ints)
 
 
 # A process opens a library once, and torch's operator registry is the process's as well.

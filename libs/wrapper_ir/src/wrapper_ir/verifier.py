@@ -127,27 +127,8 @@ def _check_op(state: State, op: ir.Op, at: At, prefix: str) -> None:
             _check_control(state, op, at)
         case ir.SymbolDef():
             _check_symbol_def(state, op, at)
-        case ir.Constant():
-            define(state, op.out, op.type, at)
-            new_storage(state, op.out, op.type, owned=False, block=prefix, at=at)
-        case ir.Allocate():
-            define(state, op.out, op.type, at)
-            if op.type.offset != 0:
-                raise at.error(errors.InvalidLayout, f"alloc has offset {op.type.offset}")
-            new_storage(state, op.out, op.type, owned=True, block=prefix, at=at, written=False)
-        case ir.Workspace():
-            define(state, op.out, op.type, at)
-            if not op.type.is_contiguous or op.type.offset != 0:
-                raise at.error(errors.InvalidLayout, "a workspace is contiguous")
-            new_storage(state, op.out, op.type, owned=False, block=prefix, at=at)
-            state.workspaces.add(op.out)
-            _check_place(state, op.out, at)
-        case ir.CommAllocate():
-            define(state, op.out, op.type, at)
-            if not op.type.is_contiguous or op.type.offset != 0 or not op.group:
-                raise at.error(errors.InvalidLayout, "memory of a group is contiguous")
-            new_storage(state, op.out, op.type, owned=True, block=prefix, at=at)
-            state.shared.add(op.out)
+        case ir.Constant() | ir.Allocate() | ir.Workspace() | ir.CommAllocate():
+            _check_new(state, op, at, prefix)
         case ir.Free() | ir.CommFree():
             if (op.name in state.shared) != isinstance(op, ir.CommFree):
                 raise at.error(errors.NotOwned, f"{op.name} was given by the other of two alloc")
@@ -196,6 +177,28 @@ def _check_written(state: State, op: ir.Op, at: At) -> None:
         used, made = ([state.storage[name].owner for name in names] for names in (read, changed))
         check_order(state.order.access(used, made), at)
     state.pending.run(op)
+
+
+def _check_new(
+    state: State,
+    op: ir.Constant | ir.Allocate | ir.Workspace | ir.CommAllocate,
+    at: At,
+    prefix: str,
+) -> None:
+    define(state, op.out, op.type, at)
+    if not isinstance(op, ir.Constant) and op.type.offset != 0:
+        raise at.error(errors.InvalidLayout, f"it has offset {op.type.offset}")
+    if isinstance(op, ir.Workspace | ir.CommAllocate) and not op.type.is_contiguous:
+        raise at.error(errors.InvalidLayout, "it is not contiguous")
+    owned, written = isinstance(op, ir.Allocate | ir.CommAllocate), not isinstance(op, ir.Allocate)
+    new_storage(state, op.out, op.type, owned, prefix, at, written)
+    if isinstance(op, ir.Workspace):
+        state.workspaces.add(op.out)
+        _check_place(state, op.out, at)
+    if isinstance(op, ir.CommAllocate):
+        state.shared.add(op.out)
+        if not op.group:
+            raise at.error(errors.InvalidLayout, "it is of no group")
 
 
 def _check_reuse(state: State, op: ir.Reuse, at: At, prefix: str) -> None:
