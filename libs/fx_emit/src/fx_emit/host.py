@@ -13,6 +13,7 @@ import torch
 from torch.fx.node import has_side_effect
 
 from fx_emit.errors import MisalignedStorage
+from fx_emit.torch_compat import new_zeros
 from fx_emit.torch_types import IR_DTYPE
 from wrapper_ir import DefineControl
 from wrapper_ir.control import Steps, run_control
@@ -148,7 +149,7 @@ class Workspace:
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         self.__module__ = "fx_emit.host"
-        self._zeros = functools.partial(torch.zeros, dtype=dtype, device=device)
+        self._zeros = functools.partial(new_zeros, dtype=dtype, device=device)
         self._index = device.index
         self._kept: dict[int, torch.Tensor] = {}
         self._spare: list[torch.Tensor] = []

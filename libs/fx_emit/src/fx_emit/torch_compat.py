@@ -15,6 +15,7 @@ from torch.fx import GraphModule
 from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 from torch.fx.graph_module import _format_import_block
 from torch.package import sys_importer
+from torch.utils._python_dispatch import _disable_current_modes
 
 _functions: Any = torch._C._dynamo.guards
 
@@ -43,6 +44,12 @@ def cudnn_flags() -> tuple[bool, bool, bool]:
     exact = torch._C._get_cudnn_deterministic() or torch._C._get_deterministic_algorithms()
     tf32 = torch._C._get_fp32_precision_getter("cuda", "conv") == "tf32"
     return torch._C._get_cudnn_benchmark(), exact, tf32
+
+
+def new_zeros(count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Memory that no mode and no transform of torch's sees, which it may outlive."""
+    with _disable_current_modes(), torch._C._DisableFuncTorch():
+        return torch.zeros(count, dtype=dtype, device=device)
 
 
 def imports_of(gm: GraphModule) -> str:
