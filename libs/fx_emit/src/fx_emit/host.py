@@ -13,7 +13,7 @@ import torch
 from torch.fx.node import has_side_effect
 
 from fx_emit.errors import MisalignedStorage
-from fx_emit.torch_compat import new_zeros
+from fx_emit.torch_compat import current_stream, new_zeros
 from fx_emit.torch_types import IR_DTYPE
 from wrapper_ir import DefineControl
 from wrapper_ir.control import Steps, run_control
@@ -161,8 +161,7 @@ class Workspace:
                     _CAPTURED.append(spare)
                     return spare
             return self._zeros(count)
-        index = torch.cuda.current_device() if self._index is None else self._index
-        stream = torch._C._cuda_getCurrentRawStream(index)
+        stream = current_stream(self._index)
         kept = self._kept.get(stream)
         if kept is None or kept.numel() < count:
             kept = self._kept[stream] = self._zeros(count)

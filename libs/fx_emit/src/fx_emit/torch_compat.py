@@ -52,6 +52,14 @@ def new_zeros(count: int, dtype: torch.dtype, device: torch.device) -> torch.Ten
         return torch.zeros(count, dtype=dtype, device=device)
 
 
+def current_stream(index: int | None) -> int:
+    """The address of the current stream of a GPU, of the current one unless said."""
+    found: int = torch._C._cuda_getCurrentRawStream(
+        torch.cuda.current_device() if index is None else index
+    )
+    return found
+
+
 def imports_of(gm: GraphModule) -> str:
     """Lines that import what the code of a module calls. Raises where that is of no module."""
     names = gm.graph.python_code("self").globals
