@@ -104,7 +104,7 @@ def fuse_with_report(
         middle.append(SeparableWindows())
     after: list[Pass] = [
         EachKernel(fold),
-        UnrollShortRows(picked=32, uneven=12),
+        UnrollShortRows(picked=32),
         simplified,
         once,
         EachKernel(sum_one_hot.rewrite),

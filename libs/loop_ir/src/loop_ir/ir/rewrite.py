@@ -16,7 +16,7 @@ from symexpr import free_symbols
 
 Substitution = tuple[tuple[sympy.Symbol, sympy.Expr], ...]
 OfMatmuls: TypeAlias = Literal["none", "prologues", "all"]
-RangeItems = tuple[tuple[sympy.Symbol, tuple[int | None, int | None]], ...]
+RangeItems = tuple[tuple[sympy.Symbol, tuple[int | None, int | sympy.Expr | None]], ...]
 
 
 def map_kernels(
@@ -55,18 +55,21 @@ def rename_symbols(kernel: Kernel, mapping: Substitution) -> Kernel:
 
 
 def ranges_of(kernel: Kernel) -> RangeItems:
-    """Inclusive ranges of sizes, axes and indirect symbols of a kernel, where known. An open
-    upper bound of an extent leaves the axis open."""
-    items: dict[sympy.Symbol, tuple[int | None, int | None]] = {}
+    """Inclusive ranges of sizes, axes and indirect symbols of a kernel, where it has a point: a
+    size that a parallel axis is a multiple of is none that is 0. Where an extent has no number as
+    its upper bound, the axis ends one before the extent."""
+    items: dict[sympy.Symbol, tuple[int | None, int | sympy.Expr | None]] = {}
+    factors = {f.as_base_exp()[0] for a in kernel.axes for f in sympy.Mul.make_args(a.extent)}
     for s in kernel.symbols:
-        items[sympy.Symbol(s.name, integer=True)] = (s.low if s.low is not None else 0, s.high)
+        size = sympy.Symbol(s.name, integer=True)
+        items[size] = (max(s.low or 0, int(size in factors)), s.high)
     sizes = dict(items)
     extents = [(a.symbol, a.extent) for a in kernel.axes]
     extents += [(a.symbol, a.extent) for p in kernel.phases for a in p.axes]
     extents += [(s.symbol, s.extent) for s in statements(kernel) if isinstance(s, Indirect)]
     for symbol, extent in extents:
         high = int(extent) if extent.is_Integer else symexpr.bounds(extent, sizes)[1]
-        items[symbol] = (0, None if high is None else max(high - 1, 0))
+        items[symbol] = (0, extent - 1 if high is None else max(high - 1, 0))
     return tuple(items.items())
 
 
@@ -75,7 +78,10 @@ def simplify_with(expr: sympy.Expr, ranges: RangeItems) -> sympy.Expr:
     simple already), once per distinct question."""
     if not has_functions(expr):
         return expr
-    free = free_symbols(expr)
+    free = set(free_symbols(expr))
+    for symbol, (_, high) in ranges:
+        if symbol in free and isinstance(high, sympy.Expr):
+            free |= free_symbols(high)
     used = tuple((s, r) for s, r in ranges if s in free)
     return _simplify(expr, used)
 

@@ -26,8 +26,8 @@ from tensor_ir import DType
 
 # Statements of a kernel in the end, and of one whose rows are picked, or scanned.
 _MOST_STATEMENTS, _MOST_PICKED = 200, 320
-# Elements of rows whose exponentials are summed.
-_FOLDED_AGAIN = 12
+# Elements of rows of which a tile takes longer than they do by themselves.
+_COSTLY = 12
 
 
 @dataclass(frozen=True)
@@ -35,25 +35,22 @@ class UnrollShortRows:
     """`over r0 < 2: s = reduce sum(x[2*i0 + r0])  ->  s = x[2*i0] + x[2*i0 + 1]`, where rows are of
     constant length, `most` at most, and nothing is stored for each of their elements. A pointwise
     kernel is left: its lanes are neighbouring rows, and none of them is idle. It may be computed
-    again by whatever reads it, so that before fusion one element is enough. Four times as many of
-    rows that are folded again after a function of each element: of a tile of them most of a warp's
-    work is to join lanes (cross entropy of 9 classes for an H100: 10,000 instructions for 64 rows a
-    warp). picked: the most of what is picked by data for many neighbours at once (`picks_along`).
-    stores: as of `rewrite`."""
+    again by whatever reads it, so that before fusion one element is enough. 12 of rows that would
+    leave lanes of a tile idle, or are folded again after their exponentials: of a tile of them most
+    of a warp's work is to join lanes (cross entropy of 9 classes for an H100: 10,000 instructions
+    for 64 rows a warp). picked: the most of what is picked by data for many neighbours at once
+    (`picks_along`). stores: as of `rewrite`."""
 
     name = "unroll_short_rows"
     most: int = 4
     picked: int = 0
     stores: bool = False
-    uneven: int = 0
 
     def run(self, graph: ir.Graph) -> ir.Graph:
         """The graph without reductions of a few elements."""
 
         def written_out(kernel: ir.Kernel) -> ir.Kernel:
-            count = sympy.Mul(*(a.extent for a in inner_axes(kernel) or ()))
-            idle = count.is_Integer and int(count).bit_count() > 1
-            most = max(self.most, self.uneven if idle else 0)
+            most = max(self.most, _COSTLY) if self.most > 1 and _is_costly(kernel) else self.most
             flat = rewrite(kernel, most, self.picked, self.stores)
             return kernel if flat is kernel else eliminate(simplify(fold(flat)))
 
@@ -104,10 +101,6 @@ def rewrite(kernel: ir.Kernel, most: int = 4, picked: int = 0, stores: bool = Fa
     """The kernel with its reductions written out, if they are of a few elements. stores: also where
     something is stored for each of these, or they are scanned, if that moves along memory, and as
     far as is known never to what another one reads or writes."""
-    inside = [s for p in kernel.phases if p.axes for s in p.body]
-    exponentials = any(isinstance(s, ir.Compute) and s.op == "exp" for s in inside)
-    if most > 1 and exponentials and sum(isinstance(s, ir.Reduce) for s in inside) > 1:
-        most = max(most, _FOLDED_AGAIN)
     rows = _Rows.of(kernel, most, picked)
     if rows is None or not kernel.axes or not all(map(_may_go, rows.inside)):
         return kernel
@@ -130,6 +123,14 @@ def rewrite(kernel: ir.Kernel, most: int = 4, picked: int = 0, stores: bool = Fa
                 rows.write_out(stmt, symbols, body)
     whole = replace(kernel, phases=(ir.Phase((), tuple(body)),))
     return whole if not kept or stores_apart(whole) else kernel
+
+
+def _is_costly(kernel: ir.Kernel) -> bool:
+    count = sympy.Mul(*(a.extent for a in inner_axes(kernel) or ()))
+    inside = [s for p in kernel.phases if p.axes for s in p.body]
+    exponentials = any(isinstance(s, ir.Compute) and s.op == "exp" for s in inside)
+    again = exponentials and sum(isinstance(s, ir.Reduce) for s in inside) > 1
+    return again or (count.is_Integer and int(count).bit_count() > 1)
 
 
 def spread(kernel: ir.Kernel, most: int = 4) -> ir.Kernel | None:
