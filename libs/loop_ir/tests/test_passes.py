@@ -339,6 +339,27 @@ def test_simplify_indices():
     assert lines(simplify_indices.simplify(k))[0] == "a = load x[i0*8 + i1] : f32"
 
 
+PARTS = """
+kernel k(
+    x: f32[s0, s1, s1] cuda:0,
+    out y: f32[6, s0//6, s1**2] cuda:0,
+):
+  where s0 in [0, *]
+  where s1 in [0, *]
+  parallel i0 < 6, i1 < s0//6, i2 < s1**2:
+    once:
+      v0 = load x[(s0//6*i0 + i1 + i2//s1**2)%s0*s1**2 + i2//s1%s1*s1 + i2%s1] : f32
+      store y[s0//6*i0*s1**2 + i1*s1**2 + i2] = v0
+"""
+
+
+def test_places_in_parts_of_sizes_that_are_not_known():
+    """Where there is a point, `s1` is no 0, and six parts of `s0//6` are within `s0`."""
+    load = simplify_indices.simplify(parse_kernel(PARTS)).phases[0].body[0]
+    s0, s1, i0, i1, i2 = map(symbol, ("s0", "s1", "i0", "i1", "i2"))
+    assert sympy.expand(load.index - s1**2 * (FloorDiv(s0, 6) * i0 + i1) - i2) == 0
+
+
 def test_index_values_in_range_are_no_indirection():
     text = ["a = index i0", "t0 = indirect a < 4", "v = load x[t0*8 + i1] : f32"]
     k = kernel(XY, text[0] + " : i64", *text[1:], "store y[i0*8 + i1] = v")
