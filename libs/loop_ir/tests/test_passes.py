@@ -386,6 +386,36 @@ def test_arithmetic_of_places_in_range_is_no_indirection(shift: int, op: str, di
         assert lines(made)[0] == f"v = load x[(i0 {'+-'[shift < 0]} 3)%4*8 + i1] : f32"
 
 
+ROLLED = """
+kernel k(
+    x: f32[s0] cuda:0,
+    out y: f32[s0] cuda:0,
+):
+  where s0 in [0, *]
+  parallel i0 < {extent}:
+    once:
+      v0 = index i0 : i64
+      v1 = index {shift} : i64
+      v2 = add(v0, v1) : i64
+      v3 = index s0 : i64
+      v4 = fmod(v2, v3) : i64
+      t0 = indirect v4 < s0
+      v5 = load x[t0] : f32
+      store y[i0] = v5
+"""
+
+
+@pytest.mark.parametrize(
+    ("extent", "shift", "direct"), [("s0", "-3%s0", True), ("s0", "-3", False), ("8", "3", False)]
+)
+def test_what_is_rolled_by_a_size_is_no_indirection(extent: str, shift: str, direct: bool):
+    """Where there is a point, that size is no 0."""
+    k = parse_kernel(ROLLED.format(extent=extent, shift=shift))
+    made = simplify_indices.simplify(k)
+    assert (made != k) is direct
+    assert not direct or lines(made)[0] == "v5 = load x[(i0 - 3)%s0] : f32"
+
+
 def test_a_distance_that_is_cut_off_is_no_indirection():
     k = kernel(
         XY, "a = index i0 - i1 : i32", "b = abs(a) : i32", "n = const 3 : i32",

@@ -36,15 +36,6 @@ def expm1_f32(x):
     half = ((z.to(tl.int32, bitcast=True) << 23) + 0x3F000000).to(tl.float32, bitcast=True)
     return tl.where(x == 0.0, x, 2.0 * tl.fma(p, half, half - 0.5))
 
-# Kahan: (u - 1) / log(u) is smooth, so that the rounding of u cancels
-def expm1_f64(x):
-    u = tl.exp(x)
-    d = u - 1.0
-    tiny = d == 0.0
-    plain = (d == -1.0) | (x > 1.0)
-    safe = tl.where(tiny | plain, 2.0, u)
-    return tl.where(tiny, x, tl.where(plain, d, d * (x / tl.log(safe))))
-
 # 2 ulp: e * log(2) + log(1 + r), 1 + r = (1 + x) / 2**e in [0.75, 1.5), r rounded once
 def log1p_f32(x):
     e = ((1.0 + x).to(tl.int32, bitcast=True) - 0x3F400000) & -0x800000
@@ -78,15 +69,6 @@ def log1p_unit_f32(x):
     half = x >= 0.5
     p = log1p_near_f32(tl.where(half, tl.fma(x, 0.5, -0.5), x))
     return tl.where(half, p + 0.693147182, p)
-
-# Kahan: log(u) / (u - 1) is smooth, so that the rounding of u = 1 + x cancels
-def log1p_f64(x):
-    u = 1.0 + x
-    d = u - 1.0
-    tiny = d == 0.0
-    plain = u == float("inf")
-    safe = tl.where(tiny | plain, 1.0, d)
-    return tl.where(tiny, x, tl.where(plain, u, tl.log(u) * (x / safe)))
 
 # 8 ulp, without tl.erf's branch (Eigen's rational function, x*p(x*x)/q(x*x));
 # q < 0, so that rsqrt(q*q) is -1/q
@@ -180,11 +162,6 @@ def tanh_f32(x):
     a = tl.abs(x)
     far = 1.0 - 2.0 / (tl.exp(2.0 * a) + 1.0)
     return tl.where(a < 0.625, near, tl.where(x < 0.0, -far, far))
-
-def tanh_f64(x):
-    t = expm1_f64(-2.0 * tl.abs(x))
-    r = -t / (2.0 + t)
-    return tl.where(x < 0.0, -r, tl.where(x == 0.0, x, r))
 
 # a / b, where b is one number for many of a: a times its reciprocal, corrected by the exact
 # remainder (Markstein's). Rounded once, but for one quotient in 6e7, and where numbers

@@ -24,6 +24,7 @@ from loop_ir.passes.dead_code import DeadCode
 from loop_ir.passes.drop_round_casts import drop
 from loop_ir.passes.fold_tests import fold
 from loop_ir.passes.merge_axes import merge
+from loop_ir.passes.narrow_scans import narrow
 from loop_ir.passes.order_axes import order
 from loop_ir.passes.read_written import ReadWritten
 from loop_ir.passes.simplify_indices import simplify
@@ -108,6 +109,7 @@ def fuse_with_report(
         simplified,
         once,
         EachKernel(sum_one_hot.rewrite),
+        EachKernel(narrow),
         ReadWritten(),
         DeadCode(),
         StoreParts(),

@@ -11,7 +11,6 @@ from loop_ir.ir.analysis import lows_of
 from loop_ir.ir.names import defined_values, expression, map_expressions, statements
 from loop_ir.ir.nodes import Compute, Const, Index, Indirect, Kernel, Stmt
 from loop_ir.ir.rewrite import (
-    RangeItems,
     has_functions,
     map_statements,
     ranges_of,
@@ -21,6 +20,8 @@ from loop_ir.passes.dead_code import drop_dead_statements
 from symexpr import Max, Min, Mod
 from tensor_ir import DType
 
+# No size is larger: memory has fewer elements.
+_LONGEST = 1 << 48
 _SIGNED = (DType.i8, DType.i16, DType.i32, DType.i64)
 _ARITHMETIC: dict[str, Callable[..., sympy.Expr]] = {
     "cast": lambda a: a,
@@ -57,7 +58,8 @@ def _direct(kernel: Kernel) -> Kernel:
         return kernel
     values: dict[str, sympy.Expr] = {}
     known: dict[sympy.Symbol, sympy.Expr] = {}
-    lows, ranges = lows_of(kernel.symbols), ranges_of(kernel)
+    lows = lows_of(kernel.symbols)
+    ranges = {s: (low, _LONGEST if high is None else high) for s, (low, high) in ranges_of(kernel)}
 
     def rewrite(stmt: Stmt, extents: dict[sympy.Symbol, sympy.Expr]) -> Stmt:
         if known:
@@ -82,7 +84,7 @@ def _direct(kernel: Kernel) -> Kernel:
     return drop_dead_statements(out) or out
 
 
-def _place(stmt: Stmt, values: dict[str, sympy.Expr], ranges: RangeItems) -> sympy.Expr | None:
+def _place(stmt: Stmt, values: dict[str, sympy.Expr], ranges: symexpr.Ranges) -> sympy.Expr | None:
     """What a statement defines, as an integer expression of axes and sizes, if no step of it can
     leave the integers of its type."""
     if isinstance(stmt, Index):
@@ -94,21 +96,18 @@ def _place(stmt: Stmt, values: dict[str, sympy.Expr], ranges: RangeItems) -> sym
     if stmt.op not in _ARITHMETIC or not all(a in values for a in stmt.args):
         return None
     args = [values[a] for a in stmt.args]
-    low, high = symexpr.bounds(args[0], dict(ranges))
     if stmt.op in ("mod", "fmod"):
-        divisor = args[1]
-        signs = stmt.op == "mod" or (low is not None and low >= 0)
-        if not signs or not divisor.is_Integer or divisor <= 0:
+        lows = [symexpr.bounds(a, ranges)[0] for a in args]
+        signs = stmt.op == "mod" or (lows[0] is not None and lows[0] >= 0)
+        if not signs or lows[1] is None or lows[1] <= 0:
             return None
     place = sympy.expand(_ARITHMETIC[stmt.op](*args))
-    low, high = symexpr.bounds(place, dict(ranges))
+    low, high = symexpr.bounds(place, ranges)
     most = 2 ** (8 * stmt.dtype.itemsize - 1)
     inside = low is not None and high is not None and -most <= low and high < most
     return place if inside else None
 
 
-def _within(expr: sympy.Expr, extent: sympy.Expr, ranges: RangeItems) -> bool:
-    low, high = symexpr.bounds(expr, dict(ranges))
-    if low is None or high is None or not extent.is_Integer:
-        return False
-    return bool(low >= 0 and high < extent)
+def _within(expr: sympy.Expr, extent: sympy.Expr, ranges: symexpr.Ranges) -> bool:
+    lows = (symexpr.bounds(e, ranges)[0] for e in (expr, extent - 1 - expr))
+    return all(low is not None and low >= 0 for low in lows)
