@@ -56,20 +56,17 @@ def rename_symbols(kernel: Kernel, mapping: Substitution) -> Kernel:
 
 def ranges_of(kernel: Kernel) -> RangeItems:
     """Inclusive ranges of sizes, axes and indirect symbols of a kernel, where it has a point: a
-    size that a parallel axis is a multiple of is none that is 0. Where an extent has no number as
-    its upper bound, the axis ends one before the extent."""
+    size that a parallel axis is a multiple of is none that is 0."""
     items: dict[sympy.Symbol, tuple[int | None, int | sympy.Expr | None]] = {}
     factors = {f.as_base_exp()[0] for a in kernel.axes for f in sympy.Mul.make_args(a.extent)}
     for s in kernel.symbols:
         size = sympy.Symbol(s.name, integer=True)
         items[size] = (max(s.low or 0, int(size in factors)), s.high)
-    sizes = dict(items)
     extents = [(a.symbol, a.extent) for a in kernel.axes]
     extents += [(a.symbol, a.extent) for p in kernel.phases for a in p.axes]
     extents += [(s.symbol, s.extent) for s in statements(kernel) if isinstance(s, Indirect)]
     for symbol, extent in extents:
-        high = int(extent) if extent.is_Integer else symexpr.bounds(extent, sizes)[1]
-        items[symbol] = (0, extent - 1 if high is None else max(high - 1, 0))
+        items[symbol] = (0, max(int(extent) - 1, 0) if extent.is_Integer else extent - 1)
     return tuple(items.items())
 
 

@@ -44,8 +44,6 @@ class _Folding:
 
     def __init__(self, kernel: Kernel) -> None:
         self.ranges = ranges_of(kernel)
-        axes = (*kernel.axes, *(a for p in kernel.phases for a in p.axes))
-        self.ends = {a.symbol: (0, a.extent - 1) for a in axes if a.extent.free_symbols}
         self.places: dict[str, sympy.Expr] = {}
         self.known: dict[str, bool] = {}
         self.zeros: set[str] = set()
@@ -150,16 +148,13 @@ class _Folding:
 
     def _held(self, place: sympy.Expr, dtype: DType) -> bool:
         """Whether an integer is what is counted, and has not wrapped: users multiply places too."""
-        low, high = self._bounds(place)
+        low, high = symexpr.bounds(place, dict(self.ranges))
         most = 1 << 8 * dtype.itemsize - 1
         return low is not None and high is not None and -most <= low and high < most
 
-    def _bounds(self, e: sympy.Expr) -> tuple[int | None, int | None]:
-        return symexpr.bounds(e, {**dict(self.ranges), **self.ends})
-
     def _decided(self, op: str, a: sympy.Expr, b: sympy.Expr) -> bool | None:
         apart = simplify_with(sympy.expand(a - b), self.ranges)
-        low, high = self._bounds(apart)
+        low, high = symexpr.bounds(apart, dict(self.ranges))
         below = True if high is not None and high < 0 else None
         below = False if low is not None and low >= 0 else below
         above = True if low is not None and low > 0 else None
