@@ -8,6 +8,7 @@ import pytest
 from loop_ir import Compute, Const, Kernel, Load, interpret_kernel, parse_kernel
 from loop_ir.ir import statements
 from loop_ir.passes import fold
+from loop_ir.passes.fold_choices import fold_choices
 
 TESTS = """
 kernel k(
@@ -242,3 +243,45 @@ def test_what_a_masked_load_is_elsewhere(other: str, number: str, left: int) -> 
     np.testing.assert_array_equal(*found)
     np.testing.assert_array_equal(*map(np.signbit, found))
     assert sum(isinstance(s, Compute) and s.op == "where" for s in statements(after)) == left
+
+
+PARTS = """
+kernel k(
+    x: f32[16] cpu,
+    out y: f32[8] cpu,
+):
+  parallel i0 < 8:
+    once:
+      v0 = index i0 : i64
+      v1 = const 2 : i64
+      v2 = const 5 : i64
+      v3 = const 0.0 : f32
+      v4 = {first}(v0, v1) : bool
+      v5 = lt(v0, v2) : bool
+      v6 = and(v4, v5) : bool
+      v7 = load x[i0] if v6 else 0 : f32
+      v8 = load x[i0 + 8] if v5 else 0 : f32
+      v9 = where(v6, v7, v8) : f32
+      v10 = where(v5, v9, v3) : f32
+      v11 = load x[2*i0] : f32
+      v12 = ge(v0, v2) : bool
+      v13 = where(v12, v11, v10) : f32
+      store y[i0] = v13{more}
+"""
+
+
+@pytest.mark.parametrize("first", ["lt", "ge"])
+def test_parts_of_parts_are_one_tower_of_choices(first: str) -> None:
+    before = parse_kernel(PARTS.format(first=first, more=""))
+    after = fold_choices(before)
+    same(before, after)
+    ops = [s.op for s in statements(after) if isinstance(s, Compute)]
+    assert ops.count("where") == 2 and ops.count("and") == (first == "ge")
+
+
+def test_a_part_that_something_else_needs_stays() -> None:
+    more = "\n      v14 = add(v13, v10) : f32\n      store y[i0] = v14"
+    before = parse_kernel(PARTS.format(first="ge", more=more))
+    after = fold_choices(before)
+    same(before, after)
+    assert sum(isinstance(s, Compute) and s.op == "where" for s in statements(after)) == 3

@@ -69,7 +69,7 @@ class _Joining:
         found = [self._loads(value, w, span, place) for span, value, w in arms]
         if gaps[1:] or len(found) < 2 or not all(found):
             return
-        groups = list(zip(*found, strict=False))
+        groups = self._groups(found)
         joins = [self._join(place, [span for span, _, _ in arms], group) for group in groups]
         if any(joins) and not gaps:  # what the last would choose else, no point takes
             last = tower[-1]
@@ -143,6 +143,18 @@ class _Joining:
             elif isinstance(stmt, Compute):
                 todo += stmt.args
         return found
+
+    def _groups(self, found: Sequence[list[Load]]) -> list[tuple[Load, ...]]:
+        """Loads of which each point takes one: those of one element first, then in order."""
+        groups = []
+        for first in list(found[0]):
+            alike = replace(first, out="", mask=None)
+            same = [[s for s in loads if replace(s, out="", mask=None) == alike] for loads in found]
+            if all(same):
+                groups.append(tuple(loads[0] for loads in same))
+                for loads, load in zip(found, groups[-1], strict=True):
+                    loads.remove(load)
+        return [*groups, *zip(*found, strict=False)]
 
     def _join(self, place: sympy.Expr, spans: Sequence[_Span], group: Sequence[Load]) -> bool:
         """Makes loads of one tensor one, if they are."""

@@ -22,6 +22,7 @@ from loop_ir.passes.cse import eliminate
 from loop_ir.passes.cut_axes import cut
 from loop_ir.passes.dead_code import DeadCode
 from loop_ir.passes.drop_round_casts import drop
+from loop_ir.passes.fold_choices import fold_choices
 from loop_ir.passes.fold_tests import fold
 from loop_ir.passes.merge_axes import merge
 from loop_ir.passes.narrow_scans import narrow
@@ -105,6 +106,7 @@ def fuse_with_report(
         middle.append(SeparableWindows())
     after: list[Pass] = [
         EachKernel(fold),
+        EachKernel(fold_choices),
         UnrollShortRows(picked=32),
         simplified,
         once,
