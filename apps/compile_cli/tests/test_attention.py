@@ -189,6 +189,18 @@ def test_what_hangs_on_distances_is_looked_up() -> None:
     assert "log" not in code and "floordiv" not in code and "table1" in code
 
 
+def test_numbers_of_a_function_of_scores_have_no_dimensions() -> None:
+    """Which elements of a table have: their dtypes are others beside what is captured."""
+    table, scale = torch.rand(16, 2).bfloat16(), torch.tensor(1.2345)
+
+    def f(q: Tensor) -> Any:
+        return flex_attention(q, q, q, lambda s, b, h, i, j: s + table[bucket(j - i), h] * scale)
+
+    q = torch.randn(2, 2, LENGTH, 16)
+    compiled = torch.compile(f, backend="compile_cli", options=TEMPLATE)
+    torch.testing.assert_close(compiled(q), f(q), rtol=1e-5, atol=1e-5)
+
+
 def test_a_function_of_scores_that_writes() -> None:
     def score(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
         far = (j - i).abs().float()

@@ -154,9 +154,11 @@ def _computed(
             made = _made(graph, node.target, args, dict(kwargs))
         except (IndexError, RuntimeError, TypeError, ValueError):  # of shapes that it does not take
             return None
-        value = made.meta["example_value"]
-        rank = 1 if depends[node] == {_DISTANCE} else 2 if depends[node] else None
-        if rank is not None and (not isinstance(value, Tensor) or value.dim() != rank):
+        value, one = made.meta["example_value"], node.meta.get("example_value")
+        if not isinstance(value, Tensor) or not isinstance(one, Tensor):
+            return None
+        rank = 1 if depends[node] == {_DISTANCE} else 2 if depends[node] else one.dim()
+        if value.dtype is not one.dtype or value.dim() != rank:
             return None
         known[node] = made
     last: fx.Node = known[cone[-1]]
