@@ -186,7 +186,9 @@ def wrong(case: Case, args: tuple[Any, ...], want: Any, got: Any) -> str:
         if a.dtype != b.dtype or a.shape != b.shape or a.stride() != b.stride():
             return f"{b.dtype} {tuple(b.shape)} {b.stride()}"
     error, eager = off(want, got), callable_of(case, case.run)
-    if error <= 1 or not off(want, eager(*given(case, args))) <= 1:
+    # cuDNN takes TF32, as torch lets it, where it has such a kernel: of one layout, not of another.
+    allowed = 4 if case.family in ("conv", "up") else 1
+    if error <= allowed or not off(want, eager(*given(case, args))) <= 1:
         return ""
     with contextlib.suppress(RuntimeError):  # no such operator, or no memory
         exact = eager(*given(case, tuple(map(_wide, args))))
