@@ -484,6 +484,20 @@ def test_complex_numbers_of_infinities(f: Any, entry: str) -> None:
     torch.testing.assert_close(_compiled(f, (z,), entry)(z), f(z), equal_nan=True)
 
 
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_the_sign_of_an_imaginary_zero_that_is_conjugated(entry: str) -> None:
+    """It says on which side of a cut a number is: angles were off by two pi."""
+
+    def f(z: Tensor) -> tuple[Tensor, ...]:
+        return z.conj().angle(), (z.conj() * 1).imag, z.conj().resolve_conj().sqrt()
+
+    z = torch.complex(torch.tensor([-1.0, 2.0, 0.0, -0.0]), torch.tensor([0.0, -0.0, 0.0, 0.0]))
+    for got, want in zip(_compiled(f, (z,), entry)(z), f(z), strict=True):
+        torch.testing.assert_close(got, want)
+        signs = (torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in (got, want))
+        torch.testing.assert_close(*(t.signbit() for t in signs))
+
+
 @pytest.mark.parametrize("size", [(1, 2, 1, 1), (3, 2, 2, 2)])
 @pytest.mark.parametrize("lies", [torch.contiguous_format, torch.channels_last])
 def test_what_a_gpu_shuffles_nowhere_is_its_input(size: Any, lies: torch.memory_format) -> None:

@@ -79,8 +79,13 @@ def pairs(x: Tensor, kind: torch.dtype) -> Tensor:
     """Both parts in a last dimension, as they lie if they do."""
     if x.is_complex() and not x.is_conj() and _PARTS[x.dtype] is kind:
         return torch.view_as_real(x)
+    return torch.stack(_parts(x, kind), -1)
+
+
+def _parts(x: Tensor, kind: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Both as tensors; -0 stays what it is."""
     real, imaginary = pair(x, kind)
-    return torch.stack([real, imaginary + torch.zeros_like(real)], -1)
+    return real, imaginary if x.is_complex() else torch.zeros_like(real)
 
 
 def joined(real: Tensor, imaginary: Tensor) -> Tensor:
@@ -326,7 +331,7 @@ def _to_copy(x: Tensor, *, dtype: Any = None, device: Any = None, **more: Any) -
     others = {torch.complex32, torch.bool if x.is_complex() else None}
     if moves or not {x.dtype, dtype} & set(_PARTS) or {x.dtype, dtype} & others:
         return NotImplemented
-    real, imaginary = pair(x, _PARTS.get(dtype) or _PARTS[x.dtype])
+    real, imaginary = _parts(x, _PARTS.get(dtype) or _PARTS[x.dtype])
     if dtype in _PARTS:
-        return by_operands(joined(real, imaginary + torch.zeros_like(real)), x)
+        return by_operands(joined(real, imaginary), x)
     return by_operands(real.to(dtype, copy=True), x)
