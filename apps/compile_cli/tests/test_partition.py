@@ -215,6 +215,19 @@ def test_groups_of_16_bits_have_wide_statistics(saved: list[Tensor]) -> None:
     assert kept(saved) == [("bfloat16", (4, 4, 8, 8))]
 
 
+def test_statistics_that_are_results_are_eagers() -> None:
+    """Those that forward reads are rounded to 16 bits, whatever a gradient reads."""
+    x = torch.tensor([[2.0, 2.02, 3.3, 0.7]]).bfloat16().requires_grad_()
+
+    def f(x: Tensor) -> list[Tensor]:
+        y, *statistics = torch.native_group_norm(x, None, None, 1, 4, 1, 1, 1e-5)
+        return [y, *statistics, *(s.float() * 3 for s in statistics)]
+
+    for got, want in zip(torch.compile(f, backend="compile_cli")(x), f(x), strict=True):
+        torch.testing.assert_close(got, want, rtol=0 if want.dtype is torch.float32 else None,
+                                   atol=0 if want.dtype is torch.float32 else None)  # fmt: skip
+
+
 def test_rows_whose_norm_is_read_directly(saved: list[Tensor]) -> None:
     torch.manual_seed(0)
     weights = (torch.randn(N, requires_grad=True) for _ in range(2))

@@ -30,9 +30,8 @@ def results_again(graph: fx.Graph, outputs: int) -> None:
     again; the operators as wholes may not be, since a mask is random and statistics are dear. Not
     where no gradient reads `y`, nor where statistics are narrower than what `y` is computed in.
     What forward makes of it is one kernel, as before."""
-    _wide_groups(graph)
-    results: Any = graph.output_node().args[0]
-    forward = _needed(results[:outputs])
+    _wide_groups(graph, _forward(graph, outputs))
+    forward = _forward(graph, outputs)
     for node in list(graph.nodes):
         parts: dict[Any, fx.Node] = {}
         if node.target in _WHOLE:
@@ -51,7 +50,7 @@ def results_again(graph: fx.Graph, outputs: int) -> None:
     graph.eliminate_dead_code()
 
 
-def _wide_groups(graph: fx.Graph) -> None:
+def _wide_groups(graph: fx.Graph, forward: set[fx.Node]) -> None:
     """Statistics of groups of 16 bits are float32 where a gradient reads them, as those of rows
     and batches are: rounded, they make a gradient that is near 0 any number."""
     for node in graph.find_nodes(op="call_function", target=aten.native_group_norm.default):
@@ -65,7 +64,8 @@ def _wide_groups(graph: fx.Graph) -> None:
         for user in list(node.users):
             made = parts[user.args[1]]
             for reader in list(_readers(user)):
-                if reader.target is aten._to_copy.default and _layout(reader) == _layout(made):
+                copy = reader.target is aten._to_copy.default and reader not in forward
+                if copy and _layout(reader) == _layout(made):
                     replace(reader, made)
             with graph.inserting_before(user):
                 replace(user, _to(graph, made, dtype))
@@ -76,10 +76,11 @@ def _readers(node: fx.Node) -> Iterator[fx.Node]:
         yield from _readers(user) if user.target is aten.alias.default else [user]
 
 
-def _needed(results: Any) -> set[fx.Node]:
-    """What results come of."""
+def _forward(graph: fx.Graph, outputs: int) -> set[fx.Node]:
+    """What the first results come of."""
     found: set[fx.Node] = set()
-    left = [r for r in results if isinstance(r, fx.Node)]
+    results: Any = graph.output_node().args[0]
+    left = [r for r in results[:outputs] if isinstance(r, fx.Node)]
     while left:
         node = left.pop()
         if node not in found:
