@@ -2,7 +2,7 @@
 results and over the middle, norms of odd widths, pooling, losses, indexing and quantisation.
 
 `python benchmarks/kernels.py --cases breadth_cases` measures it. Inputs are the words of
-`odd_cases`.
+`odd_cases`; a name that begins with "dynamic" is compiled with dynamic sizes.
 """
 
 from __future__ import annotations
@@ -72,6 +72,11 @@ def sign_step(p: Tensor, g: Tensor, m: Tensor) -> Tensor:
     p.mul_(1 - 1e-4).sub_((m * 0.9 + g * 0.1).sign() * 1e-3)
     m.mul_(0.99).add_(g, alpha=0.01)
     return p
+
+
+def rotary(x: Tensor, c: Tensor, s: Tensor) -> Tensor:
+    a, b = x.chunk(2, -1)
+    return torch.cat((a * c - b * s, b * c + a * s), -1)
 
 
 def rotated(x: Tensor, c: Tensor, s: Tensor) -> Tensor:
@@ -215,4 +220,17 @@ case("optimizer", "f16 with f32 master in place",
      "h8192x4096 f8192x4096 h8192x4096 f8192x4096 +f8192x4096",
      master_step)
 case("optimizer", "signs f16 in place", "h8192x8192 h8192x8192 h8192x8192", sign_step)
+case("point", "f64 chain", "d4096x4096", lambda x: torch.tanh(x) * x.exp().clamp(max=9) + x.sin())
+case("scan", "cumsum of a mask", "m8192x8192", lambda x: x.cumsum(-1))
+case("move", "rotary of three quarters of a head", "b8x2048x32x80 b2048x1x30 b2048x1x30",
+     lambda x, c, s: torch.cat((rotary(x[..., :60], c, s), x[..., 60:]), -1))
+case("move", "reflect pad 3", "f16x64x200x200", lambda x: F.pad(x, (3, 3, 3, 3), mode="reflect"))
+case("move", "dynamic rolled", "b8192x8192", lambda x: x.roll((3, -5), (0, 1)))
+case("move", "dynamic rotary grad", "b8x32x2048x128 f2048x64 f2048x64",
+     lambda x, c, s: rotary(x.float(), c, s).to(BF16))
+case("norm", "dynamic group norm of 48 grad", "b32x48x96x96 b48 b48",
+     lambda x, w, b: F.group_norm(x, 6, w, b))
+case("pool", "bilinear by 2", "f16x64x128x128",
+     lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"))
+case("reduce", "argmax of classes", "f8x21x512x512", lambda x: x.argmax(1))
 # fmt: on
