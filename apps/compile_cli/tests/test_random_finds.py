@@ -485,6 +485,18 @@ def test_complex_numbers_of_infinities(f: Any, entry: str) -> None:
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
+def test_multiples_of_places_that_are_added(entry: str) -> None:
+    """Places are counted through the three operands that these have."""
+
+    def f(x: Tensor) -> tuple[Tensor, ...]:
+        n = torch.arange(x.shape[0])
+        return torch.add(n, n, alpha=3), torch.where(torch.sub(n, n, alpha=2) < 1, x, 0)
+
+    x = torch.randn(5)
+    _same(_compiled(f, (x,), entry, dynamic=True), f, x)
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
 def test_the_sign_of_an_imaginary_zero_that_is_conjugated(entry: str) -> None:
     """It says on which side of a cut a number is: angles were off by two pi."""
 

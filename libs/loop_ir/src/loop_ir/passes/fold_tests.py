@@ -1,6 +1,8 @@
 """Decides the tests of places that always come out alike."""
 
 import math
+import operator
+from collections.abc import Callable
 from dataclasses import replace
 
 import sympy
@@ -15,6 +17,13 @@ from tensor_ir import DType
 _TESTS = ("lt", "le", "gt", "ge", "eq", "ne")
 # What places are counted in.
 _SIGNED = (DType.i32, DType.i64)
+_COUNTED: dict[str, Callable[..., sympy.Expr]] = {
+    "cast": lambda a: a,
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "fma": lambda a, b, c: a * b + c,
+}
 # Integers that f32 holds.
 _EXACT = 1 << 24
 
@@ -123,19 +132,19 @@ class _Folding:
         held, number = self.masked.get(value, ("", 0)), self.numbers.get(other)
         return held[0] == mask and number is not None and _same(held[1], number)
 
-    def _place(self, stmt: Compute, a: sympy.Expr, b: sympy.Expr = sympy.S.Zero) -> Stmt | None:
+    def _place(self, stmt: Compute, *places: sympy.Expr) -> Stmt | None:
         """What is counted of places: `minimum(index 4*i0 + 4, s0)` is the first where i0 < s0//4,
         and less the start of its window 4."""
         if stmt.op in ("minimum", "maximum"):
-            first = self._decided("le" if stmt.op == "minimum" else "ge", a, b)
+            first = self._decided("le" if stmt.op == "minimum" else "ge", *places)
             if first is None:
                 return stmt
             self.changed = True
             self.names[stmt.out] = stmt.args[0 if first else 1]
             return None
-        if stmt.op not in ("cast", "add", "sub", "mul"):
+        if stmt.op not in _COUNTED:
             return stmt
-        place = sympy.expand(a * b if stmt.op == "mul" else a - b if stmt.op == "sub" else a + b)
+        place = sympy.expand(_COUNTED[stmt.op](*places))
         if stmt.dtype in _SIGNED and self._held(place, stmt.dtype):
             self.places[stmt.out] = place
         if stmt.op == "cast" and stmt.dtype in _SIGNED:
