@@ -148,11 +148,15 @@ def _chosen(graph: torch.fx.Graph, info: Any, memory_budget: float = 1) -> list[
     """What torch chooses to keep. Without any budget it would keep nothing, not even what must be,
     and of an operator of several results it would keep all as one. Torch takes what is nearer to
     the backward pass for cheaper. What is in memory anyway, inputs and results, is only read again,
-    where another tensor is written, too: the former is as near as can be, the latter a step away.
+    however far it is; masks, which are written and read byte by byte, are a step further than that.
     """
     near = {*info.inputs, *filter(info.is_required_fw, graph.output_node().all_input_nodes)}
     for node in graph.nodes:
-        node.dist_from_bw = 1 if node in near else max(node.dist_from_bw, 1) + 1
+        value = node.meta.get("val")
+        if node in near:
+            node.dist_from_bw = 1
+        elif isinstance(value, torch.Tensor) and value.dtype.itemsize == 1:
+            node.dist_from_bw = max(node.dist_from_bw, 1) + 1
     must = any(n.meta.get("recompute") is CheckpointPolicy.MUST_SAVE for n in graph.nodes)
     budget = _LEAST if must and memory_budget == 0 else memory_budget
     found: list[torch.fx.Node] = []
