@@ -18,10 +18,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import compile_cli
-import planner
 import triton_rt
 import tuning
 from aten_lowering import lower_with_report
+from compile_cli import pipeline
 from compile_cli.errors import UnknownOption
 from compile_cli.options import Options
 from loop_ir import FuseOptions, Kernel, fuse, parse_kernel
@@ -78,7 +78,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Times], Clock]:
         def made(*args: Any) -> ScheduleTuner:
             return ScheduleTuner(*args, pool=pool)
 
-        monkeypatch.setattr(planner, "ScheduleTuner", made)
+        monkeypatch.setattr(pipeline, "ScheduleTuner", made)
         return pool
 
     return start

@@ -53,10 +53,10 @@ def test_options_reach_the_compiler(emit: str) -> None:
 
 def test_garbage_is_collected_after_a_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of either graph of a training step, and of one that fails."""
-    import aten_lowering
+    import compile_cli.pipeline as pipeline
 
     collecting = []
-    lower = aten_lowering.lower_with_report
+    lower = pipeline.lower_with_report
 
     def noted(*args: Any, **options: Any) -> Any:
         collecting.append(gc.isenabled())
@@ -64,7 +64,7 @@ def test_garbage_is_collected_after_a_compilation(monkeypatch: pytest.MonkeyPatc
             raise MemoryError
         return lower(*args, **options)
 
-    monkeypatch.setattr(aten_lowering, "lower_with_report", noted)
+    monkeypatch.setattr(pipeline, "lower_with_report", noted)
     compiled = torch.compile(Block(), backend="compile_cli")
     compiled(torch.randn(3, 8)).sum().backward()
     assert collecting == [False, False] and gc.isenabled()

@@ -12,9 +12,14 @@ from typing import Any
 import torch
 from torch import fx
 
-import aten_lowering
-import loop_ir
-import planner
+from aten_lowering import (
+    UNFILLED,
+    Fallback,
+    Lowered,
+    constants_of,
+    in_memory,
+    lower_with_report,
+)
 from aten_lowering.passes import FxPass
 from aten_lowering.passes.convolution_bias import convolution_bias
 from aten_lowering.passes.pad_matmuls import pad_matmuls
@@ -26,8 +31,33 @@ from compile_cli.record import Record
 from compile_cli.refusals import plan_refusals
 from compile_cli.result import CompiledGraph, lazy_inputs
 from cuda_graphs import Lending
+from loop_ir import (
+    FuseOptions,
+    FusionReport,
+    Graph,
+    Irregular,
+    Kernel,
+    OrderNodes,
+    TakeOver,
+    explain,
+    fuse_with_report,
+    serve_one,
+    verify,
+)
 from loop_ir import run_passes as fused_passes
 from loop_ir.ir import hints_of
+from planner import (
+    ChannelsLast,
+    Kernels,
+    LoopsNotBuilt,
+    Planned,
+    ScheduleTuner,
+    assemble,
+    gather,
+    gives_alone,
+    overlap,
+    plan_graph,
+)
 from tensor_ir import Pass
 from wrapper_ir import DefineControl, DefineSubgraph, Program
 from wrapper_ir.passes import (
@@ -40,9 +70,7 @@ from wrapper_ir.passes import (
     run_passes,
 )
 
-NO_FUSION = loop_ir.FuseOptions(
-    vertical=False, horizontal=False, inline=False, epilogue=False, split=False
-)
+NO_FUSION = FuseOptions(vertical=False, horizontal=False, inline=False, epilogue=False, split=False)
 
 
 @collected_later()
@@ -52,7 +80,7 @@ def compile_graph(
     options: Options,
     record: Record,
     check_inputs: bool = True,
-    last: planner.ChannelsLast | None = None,
+    last: ChannelsLast | None = None,
     lending: Lending | None = None,
     began: float | None = None,
     given: Sequence[Any] = (),
@@ -64,11 +92,11 @@ def compile_graph(
     backward half. lending: what one half keeps for the other, if they are CUDA graphs. given: the
     inputs of a call, which kernels are measured on. owned: inputs that a caller hands over, whose
     memory the graph may write to."""
-    last = last or planner.ChannelsLast(options)
+    last = last or ChannelsLast(options)
 
     def compiled_from(fold_layers: bool) -> CompiledGraph:
         with record.stage("lower"):
-            lowered = aten_lowering.lower_with_report(
+            lowered = lower_with_report(
                 gm,
                 on_pass=lambda name, g: record.after("aten", name, (gm, g)),
                 before=early_passes(options, last, lending is not None and bool(lending.positions)),
@@ -84,7 +112,7 @@ def compile_graph(
 
     try:
         compiled = compiled_from(options.fuse and not record.keep)  # what is kept has all layers
-    except loop_ir.Irregular:
+    except Irregular:
         compiled = compiled_from(False)
 
     def explained() -> str:
@@ -96,8 +124,8 @@ def compile_graph(
 
 
 def compile_loop(
-    lowered: aten_lowering.Lowered,
-    fusing: loop_ir.FuseOptions,
+    lowered: Lowered,
+    fusing: FuseOptions,
     options: Options,
     record: Record,
     check_inputs: bool = True,
@@ -107,11 +135,11 @@ def compile_loop(
     owned: frozenset[str] = frozenset(),
 ) -> CompiledGraph:
     """The steps from loop IR on, which `lowered.graph` is."""
-    kernels = planner.Kernels(options, began=began or perf_counter())
+    kernels = Kernels(options, began=began or perf_counter())
     with kernels.compiling():
         made = host_program(lowered, fusing, options, record, kernels, given=given, owned=owned)
         program, planned = made.program, made.planned
-        outside = hosts.Outside(aten_lowering.constants_of(lowered), made.operators)
+        outside = hosts.Outside(constants_of(lowered), made.operators)
         build = partial(
             hosts.build_program,
             kernels=kernels,
@@ -126,7 +154,7 @@ def compile_loop(
             if made.beside is not None:
                 beside = cache(partial(build, made.beside, check_inputs=check_inputs))
                 if options.streams == "auto":
-                    found = planner.overlap(
+                    found = overlap(
                         program,
                         made.beside,
                         lambda: (run, beside()[1]),  # built where it is measured
@@ -136,21 +164,19 @@ def compile_loop(
                 if found is None or found.pays:
                     program, host, run, parts = made.beside, *beside()
                     record.after("wrapper", OverlapBranches.name, program)
-        except planner.LoopsNotBuilt as error:
+        except LoopsNotBuilt as error:
             warnings.warn(f"kernels on the CPU are interpreted: {error}", stacklevel=2)
             plain = replace(options, cpu_kernels="interpreter")
             other = compile_loop(
                 lowered, fusing, plain, record, check_inputs, lending, began, given, owned
             )
-            why = aten_lowering.Fallback("kernels on the CPU", "", str(error))
+            why = Fallback("kernels on the CPU", "", str(error))
             return replace(other, fallbacks=(why, *other.fallbacks))
     for each in made.every():
         each.planned.finish()
 
     def explained() -> str:
-        texts = [
-            t for m in made.every() for t in (loop_ir.explain(m.loop, fusing), m.planned.explain())
-        ]
+        texts = [t for m in made.every() for t in (explain(m.loop, fusing), m.planned.explain())]
         return "\n".join(filter(None, (*texts, str(found or ""))))
 
     needed = tuple(i for i, p in enumerate(program.params) if p.name in planned.aligned)
@@ -163,7 +189,7 @@ def compile_loop(
         host=host,
         run=finished,
         fusion=made.fusion,
-        constants=aten_lowering.constants_of(lowered),
+        constants=constants_of(lowered),
         fallbacks=tuple(f for m in made.every() for f in (*m.fallbacks, *m.planned.fallbacks)),
         matmuls={k: v for m in made.every() for k, v in m.planned.measured.items()},
         decided={k: v for m in made.every() for k, v in m.planned.decided.items()},
@@ -184,12 +210,12 @@ class Made:
     """The host program of a graph and what it was made from. inner: those of its subgraphs.
     beside: the same with branches on two streams, where it has some."""
 
-    loop: loop_ir.Graph
-    fused: loop_ir.Graph
-    fusion: loop_ir.FusionReport
-    planned: planner.Planned
+    loop: Graph
+    fused: Graph
+    fusion: FusionReport
+    planned: Planned
     program: Program
-    fallbacks: tuple[aten_lowering.Fallback, ...]
+    fallbacks: tuple[Fallback, ...]
     own: Mapping[str, Callable[..., Any]]
     inner: tuple[Made, ...]
     beside: Program | None = None
@@ -207,11 +233,11 @@ class Made:
 
 
 def host_program(
-    lowered: aten_lowering.Lowered,
-    fusing: loop_ir.FuseOptions,
+    lowered: Lowered,
+    fusing: FuseOptions,
     options: Options,
     record: Record,
-    kernels: planner.Kernels,
+    kernels: Kernels,
     called: bool = False,
     given: Sequence[Any] = (),
     owned: frozenset[str] = frozenset(),
@@ -222,39 +248,37 @@ def host_program(
         host_program(each, fusing, options, Record(), kernels, True)
         for each in lowered.subgraphs.values()
     )
-    tuner = planner.ScheduleTuner(options, kernels)
+    tuner = ScheduleTuner(options, kernels)
     loop = lowered.graph
     named = zip((i.name for i in loop.inputs), given, strict=False)
-    kernels.given = {
-        n: aten_lowering.in_memory(t.detach()) for n, t in named if isinstance(t, torch.Tensor)
-    }
+    kernels.given = {n: in_memory(t.detach()) for n, t in named if isinstance(t, torch.Tensor)}
 
     with record.stage("fuse"):
-        fused, fusion = loop_ir.fuse_with_report(
+        fused, fusion = fuse_with_report(
             loop, fusing, lambda name, g: record.after("fused", name, g), options.verify
         )
         if lowered.layers is not None:
             loop, fused = lowered.whole(loop), lowered.whole(fused)
             fusion = replace(fusion, before=loop, after=fused)
             if options.verify:
-                loop_ir.verify(fused)
-        fused = loop_ir.OrderNodes().run(fused) if options.fuse else fused
-        record.after("fused", loop_ir.OrderNodes.name, fused)
+                verify(fused)
+        fused = OrderNodes().run(fused) if options.fuse else fused
+        record.after("fused", OrderNodes.name, fused)
         fused = named_apart(fused) if called else fused
-        fused = fused_passes(fused, [loop_ir.TakeOver(owned)], check=options.verify)
+        fused = fused_passes(fused, [TakeOver(owned)], check=options.verify)
         listed = options.fuse and options.emit != "hop"  # others may lay out arguments otherwise
-        fused, lists = planner.gather(fused, hints_of(fused.symbols)) if listed else (fused, {})
+        fused, lists = gather(fused, hints_of(fused.symbols)) if listed else (fused, {})
         record.after("fused", "gather", fused)
 
     with record.stage("triton"):
-        planned = planner.plan_graph(
+        planned = plan_graph(
             fused, options, kernels, lowered.kernels, lists, tuner, lowered.attentions
         )
         record.after("triton", "emit", planned.plans)
 
     with record.stage("wrapper"):
         sizes = lowered.conditions
-        program = planner.assemble(fused, planned.plans, sizes.known, sizes.checked)
+        program = assemble(fused, planned.plans, sizes.known, sizes.checked)
         defines = [*(DefineSubgraph(m.program) for m in inner)]
         controls = [DefineControl(name, *astuple(c)) for name, c in lowered.controls.items()]
         program = replace(program, ops=(*defines, *controls, *program.ops))
@@ -263,7 +287,7 @@ def host_program(
         record.after("wrapper", "assemble", program)
         passes: list[Pass[Program]] = [DedupeKernels(), OverlapCollectives()]
         if options.nan_asserts:
-            passes.insert(0, AssertFinite(hosts.ASSERT_FINITE, aten_lowering.UNFILLED))
+            passes.insert(0, AssertFinite(hosts.ASSERT_FINITE, UNFILLED))
         memory: list[Pass[Program]] = [InsertFrees(), *[PlanMemory()] * options.plan_memory]
         if options.cuda_graphs and not called:
             passes.append(hosts.partition(options, memory))
@@ -273,7 +297,7 @@ def host_program(
         ordered = finish(program, passes)
         beside = None
         if not called and tries_streams(options):
-            split = OverlapBranches(planner.gives_alone).run(ordered)
+            split = OverlapBranches(gives_alone).run(ordered)
             beside = finish(split, memory) if split is not ordered else None
         program = finish(ordered, memory)
     own = lowered.operators
@@ -287,23 +311,23 @@ def tries_streams(options: Options) -> bool:
     return options.streams == "on" or (options.streams == "auto" and tried)
 
 
-def named_apart(graph: loop_ir.Graph) -> loop_ir.Graph:
+def named_apart(graph: Graph) -> Graph:
     """The graph of a subgraph with kernels that are named after it: one program has them all."""
     nodes = (
-        replace(n, name=f"{graph.name}_{n.name}") if isinstance(n, loop_ir.Kernel) else n
+        replace(n, name=f"{graph.name}_{n.name}") if isinstance(n, Kernel) else n
         for n in graph.nodes
     )
     return replace(graph, nodes=tuple(nodes))
 
 
-def serve_one_of(lowered: aten_lowering.Lowered) -> aten_lowering.Lowered:
+def serve_one_of(lowered: Lowered) -> Lowered:
     """`serve_one` of a graph and its subgraphs."""
     inner = {name: serve_one_of(each) for name, each in lowered.subgraphs.items()}
-    return replace(lowered, graph=loop_ir.serve_one(lowered.graph), subgraphs=inner)
+    return replace(lowered, graph=serve_one(lowered.graph), subgraphs=inner)
 
 
 def early_passes(
-    options: Options, last: planner.ChannelsLast, half: bool = False
+    options: Options, last: ChannelsLast, half: bool = False
 ) -> tuple[Pass[fx.Graph], ...]:
     """Passes on the ATen graph that only some compilations run. half: it is the forward half of a
     training graph, of which statistics follow each convolution, and products gain nothing. To
@@ -318,11 +342,11 @@ def early_passes(
     return tuple(one for one, wanted in chosen if wanted)
 
 
-def fuse_options(options: Options, graph: loop_ir.Graph) -> loop_ir.FuseOptions:
+def fuse_options(options: Options, graph: Graph) -> FuseOptions:
     """What fusion may do. Prologues and epilogues go into matmuls only where a template may run
     them."""
     on_cuda = any(i.type is not None and i.type.device.kind == "cuda" for i in graph.inputs)
     templates = options.gemm == "template" or (options.gemm == "auto" and on_cuda)
     if options.fuse:
-        return loop_ir.FuseOptions(epilogue=templates, prologue=templates)
+        return FuseOptions(epilogue=templates, prologue=templates)
     return NO_FUSION

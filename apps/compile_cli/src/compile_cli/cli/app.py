@@ -14,7 +14,15 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from compile_cli.ahead import compile_ahead
-from compile_cli.cli import arguments as given
+from compile_cli.cli.arguments import (
+    CompileArguments,
+    DebugOpt,
+    DumpArguments,
+    ExplainArguments,
+    ModelArguments,
+    RunArguments,
+    command,
+)
 from compile_cli.cli.doctor import examine
 from compile_cli.cli.dump import DUMP_STAGES, dump_text
 from compile_cli.cli.inputs import DTYPES
@@ -35,8 +43,8 @@ app = typer.Typer(
 )
 
 
-@given.command(app, given.RunArguments)
-def run(args: given.RunArguments) -> None:
+@command(app, RunArguments)
+def run(args: RunArguments) -> None:
     """Compile a model, run it, and compare it with eager; with --from, the text of a stage."""
     steps = ["load", "eager", *STAGES, "check", "time"]
     with _progress() as progress:
@@ -58,8 +66,8 @@ def run(args: given.RunArguments) -> None:
     sys.stdout.write(text + "\n")
 
 
-@given.command(app, given.DumpArguments)
-def dump(args: given.DumpArguments) -> None:
+@command(app, DumpArguments)
+def dump(args: DumpArguments) -> None:
     """Print a stage of a compilation, or what a pass made."""
     if args.stage not in DUMP_STAGES:
         raise UsageError(f"no stage {args.stage!r}\n  expected: one of {', '.join(DUMP_STAGES)}")
@@ -69,8 +77,8 @@ def dump(args: given.DumpArguments) -> None:
     sys.stdout.write(dump_text(compiled, args.stage, args.after).rstrip("\n") + "\n")
 
 
-@given.command(app, given.CompileArguments)
-def compile(args: given.CompileArguments) -> None:
+@command(app, CompileArguments)
+def compile(args: CompileArguments) -> None:
     """Write a library that runs a model on a GPU without Python, its weights and a C header; no GPU
     is needed here."""
     if args.emit != "cpp":
@@ -85,31 +93,31 @@ def compile(args: given.CompileArguments) -> None:
     sys.stdout.write(f"{args.output}: {launches} kernels for {args.for_target}\n")
 
 
-@given.command(app, given.ExplainArguments)
-def explain(args: given.ExplainArguments) -> None:
+@command(app, ExplainArguments)
+def explain(args: ExplainArguments) -> None:
     """Say what was fused, what was not, and why; what runs each matmul, and the schedules of large
     kernels, with times."""
     sys.stdout.write(_compiled(args).graph.explain().rstrip("\n") + "\n")
 
 
 @app.command()
-def doctor(debug: given.DebugOpt = False) -> None:
+def doctor(debug: DebugOpt = False) -> None:
     """Show what this machine can do."""
     sys.stdout.write(examine(Options()) + "\n")
 
 
-def _compiled(args: given.ModelArguments) -> CompiledModel:
+def _compiled(args: ModelArguments) -> CompiledModel:
     """The model, with what each stage and pass made."""
     return compile_target(_loaded(args), args.dynamic, args.options(), Record(keep=True))
 
 
-def _loaded(args: given.ModelArguments) -> Target:
+def _loaded(args: ModelArguments) -> Target:
     """The model that the arguments name, and its inputs."""
     device = pick_device(args.device)
     return load_target(args.target, args.input, device, _dtype(args.dtype), args.seed, args.train)
 
 
-def _only_a_text(args: given.RunArguments) -> None:
+def _only_a_text(args: RunArguments) -> None:
     """Raises `UsageError` for options that say what a text says itself."""
     names = ("input", "dynamic", "device", "dtype", "train")
     if said := [f"--{name}" for name in names if getattr(args, name)]:
