@@ -61,7 +61,8 @@ def ranges_of(kernel: Kernel) -> RangeItems:
     factors = {f.as_base_exp()[0] for a in kernel.axes for f in sympy.Mul.make_args(a.extent)}
     for s in kernel.symbols:
         size = sympy.Symbol(s.name, integer=True)
-        items[size] = (max(s.low or 0, int(size in factors)), s.high)
+        low = s.low if s.low is not None else 0  # an integer that is no size may be negative
+        items[size] = (1 if low == 0 and size in factors else low, s.high)
     extents = [(a.symbol, a.extent) for a in kernel.axes]
     extents += [(a.symbol, a.extent) for p in kernel.phases for a in p.axes]
     extents += [(s.symbol, s.extent) for s in statements(kernel) if isinstance(s, Indirect)]
