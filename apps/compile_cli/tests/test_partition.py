@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -368,6 +369,21 @@ def test_a_budget_of_memory_is_honoured(budget: float, large: bool, saved: list[
     assert (len(kept(saved)) > 4) == large
 
 
+def test_results_that_backward_does_not_read_take_nothing_of_a_budget(saved: list[Tensor]) -> None:
+    """The largest product is a result alone: of the other two, a half of the memory is one's."""
+    torch.manual_seed(0)
+    leaves = [torch.randn(N, 4 * N), torch.randn(N, N), *torch.randn(2, N, N), torch.ones(4 * N, N)]
+
+    def f(x: Tensor, y: Tensor, a: Tensor, b: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        return ((y @ a).sin() @ (y @ b).sin()).sum(), x @ w
+
+    config = torch._functorch.config  # type: ignore[attr-defined]  # torch does not name it
+    with config.patch(activation_memory_budget=0.5):
+        made = [leaf.clone().requires_grad_() for leaf in leaves]
+        torch.compile(f, backend="compile_cli")(*made)
+    assert len(kept(saved)) == len(leaves) + 2
+
+
 DRAWS: dict[str, Callable[[Tensor], Tensor]] = {
     "dropout": lambda x: F.dropout(x, 0.25),
     "bernoulli": lambda x: x * torch.empty_like(x).bernoulli_(0.5),
@@ -458,6 +474,44 @@ def test_tensors_kept_in_8_bits_by_factors(
     assert 1e-3 < off.max() < (0.05 if "e4m3" in dtype else 0.1)
     assert got[3].count_nonzero() == 0
     assert groups in [t.shape for t in saved if t.dtype is torch.float32]
+
+
+SMALL: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    "none": ((0, 64), (64, 8)),
+    "no columns": ((8, 64), (64, 0)),
+    "one column": ((1 << 13, 8), (8, 1)),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_what_would_not_be_less_in_8_bits_is_kept_as_it_is(name: str, saved: list[Tensor]) -> None:
+    """Factors of four bytes come to what is kept in one."""
+    left, right = (torch.randn(size, requires_grad=True) for size in SMALL[name])
+    options = {"saved": SCALED[0], "saved_from": 0}
+    f = torch.compile(lambda x, w: (x @ w).square(), backend="compile_cli", options=options)
+    got = gradients(f, left, right)
+    torch.testing.assert_close(got, gradients(lambda x, w: (x @ w).square(), left, right))
+    assert all(t.dtype is torch.float32 for t in saved)
+
+
+@pytest.mark.parametrize("odd", [math.inf, math.nan], ids=str)
+def test_an_odd_number_does_not_spoil_its_row_in_8_bits(odd: float) -> None:
+    """It would have been the largest, by which the others were divided."""
+    torch.manual_seed(0)
+    weight, extra = torch.randn(N, N), torch.zeros(8, N)
+    extra[3, 5] = odd
+    options = {"saved": SCALED[0], "saved_from": 64}
+    compiled = torch.compile(
+        lambda x, e: (x @ weight + e).square(), backend="compile_cli", options=options
+    )
+    x, extra = rows(), extra.requires_grad_()
+    (got,), (want,) = (
+        torch.autograd.grad(f(x, extra).sum(), [extra])
+        for f in (compiled, lambda x, e: (x @ weight + e).square())
+    )
+    near = want.isfinite()
+    assert near.sum() == want.numel() - 1
+    assert (got - want)[near].abs().max() < 0.1 * want[near].abs().max()
 
 
 def test_what_is_kept_as_it_is_by_option(saved: list[Tensor]) -> None:

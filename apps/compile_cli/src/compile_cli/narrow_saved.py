@@ -66,6 +66,8 @@ def narrow_saved(
         value = given.meta["val"]
         if not _worth(kept, options.saved_from, types) or _of_fewer(base) or _is_exponent(given):
             continue
+        if scaled and math.prod(value.shape[_group(kept)[0] :]) * (value.itemsize - 1) <= 4:
+            continue  # with factors it were no less
         with forward.graph.inserting_before(node):
             factor = _factor(kept, dtype) if scaled else None
             held[-1] = _narrow(kept, dtype, factor)
@@ -86,18 +88,26 @@ def narrow_saved(
         module.recompile()
 
 
-def _factor(x: fx.Node, dtype: torch.dtype) -> fx.Node:
-    """Of each group, the fewest last dimensions that have enough elements, in f32."""
+def _group(x: fx.Node) -> list[int]:
+    """The fewest last dimensions that have enough elements."""
     sizes = x.meta["val"].shape
     dims = [len(sizes) - 1]
     while dims[0] and math.prod(sizes[dims[0] :]) < _GROUP:
         if math.prod(sizes[dims[0] - 1 :]) > _MOST:
             break
         dims.insert(0, dims[0] - 1)
-    largest = call(x.graph, aten.amax.default, call(x.graph, aten.abs.default, x), dims, True)
+    return dims
+
+
+def _factor(x: fx.Node, dtype: torch.dtype) -> fx.Node:
+    """Of each group, in f32. What is infinite or no number is no group's largest: the others would
+    be zeros, or no numbers."""
+    size = call(x.graph, aten.abs.default, x)
+    finite = call(x.graph, aten.nan_to_num.default, size, 0.0, 0.0, 0.0)
+    largest = call(x.graph, aten.amax.default, finite, _group(x), True)
     wide = call(x.graph, aten._to_copy.default, largest, dtype=torch.float32)
-    finite = call(x.graph, aten.clamp.default, wide, _TINY, torch.finfo(torch.float32).max)
-    return call(x.graph, aten.mul.Tensor, finite, 1 / torch.finfo(dtype).max)
+    some = call(x.graph, aten.clamp.default, wide, _TINY)
+    return call(x.graph, aten.mul.Tensor, some, 1 / torch.finfo(dtype).max)
 
 
 def _widened(x: fx.Node, dtype: torch.dtype, factor: fx.Node | None) -> fx.Node:
@@ -128,7 +138,7 @@ def _worth(node: fx.Node, least: int, types: Set[torch.dtype]) -> bool:
     if not isinstance(value, Tensor) or value.dtype not in types or not value.dim():
         return False
     elements = value.numel()
-    return isinstance(elements, int) and elements * value.element_size() >= least
+    return isinstance(elements, int) and elements * value.element_size() >= max(least, 1)
 
 
 def _of_fewer(node: fx.Node) -> bool:

@@ -153,7 +153,7 @@ def _chosen(graph: torch.fx.Graph, info: Any, memory_budget: float = 1) -> list[
     near = {*info.inputs, *filter(info.is_required_fw, graph.output_node().all_input_nodes)}
     for node in graph.nodes:
         value = node.meta.get("val")
-        if node in near:
+        if node in near and node.dist_from_bw < 10**9:
             node.dist_from_bw = 1
         elif isinstance(value, torch.Tensor) and value.dtype.itemsize == 1:
             node.dist_from_bw = max(node.dist_from_bw, 1) + 1
