@@ -13,11 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import triton
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from triton_rt import Binary, KernelSource, Target, compile, errors
 from triton_rt.compiler.binary import FORMAT_VERSION
+from triton_rt.compiler.cache import cache_key
 
 Make = Callable[..., KernelSource]
 
@@ -40,6 +42,17 @@ def test_cross_compiles_without_a_gpu(add_one: KernelSource, arch: int) -> None:
     assert f".target sm_{arch}{suffix}" in binary.ptx and ".entry kernel(" in binary.ptx
     assert [p.kind for p in binary.params] == ["*f32", "*f32", "i32"]
     assert Binary.from_bytes(binary.to_bytes()) == binary
+
+
+def test_lines_of_sources_are_asked_for(
+    add_one: KernelSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without, key = compile(add_one, Target(90)).cubin, cache_key(add_one, Target(90), 0, "c")
+    monkeypatch.setenv("TRITON_DISABLE_LINE_INFO", "0")
+    lines = compile(add_one, Target(90)).cubin
+    assert b"debug_line" in lines and b"debug_line" not in without
+    assert cache_key(add_one, Target(90), 0, "c") != key  # neither is found as the other
+    assert "disable_line_info" not in vars(triton.knobs.compilation)  # the process's own, as before
 
 
 def test_alignment_is_an_assumption_of_the_code(make_source: Make) -> None:

@@ -99,7 +99,8 @@ def test_slots_are_what_the_kernel_takes(
     assert all(theirs in (size, 1, 4) for size, theirs in zip(ours, sizes, strict=False))
 
 
-def test_cubins_are_those_of_triton(kernel_of: Make) -> None:
+def test_cubins_are_those_of_triton(kernel_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_DISABLE_LINE_INFO", "0")
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource

@@ -34,6 +34,12 @@ class Config:
         )
 
 
+def line_info() -> bool:
+    """Whether kernels say of which line of their source each instruction is, as profilers show:
+    only where TRITON_DISABLE_LINE_INFO is 0 (it is half of a cubin and a tenth of its making)."""
+    return os.environ.get("TRITON_DISABLE_LINE_INFO") == "0"
+
+
 #: What workers do without: the interpreter, and what a test runner changes at every test.
 _NOT_FOR_WORKERS = frozenset({"TRITON_INTERPRET", "PYTEST_CURRENT_TEST"})
 

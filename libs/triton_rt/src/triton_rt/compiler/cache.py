@@ -10,7 +10,7 @@ from pathlib import Path
 from multikernel import BoundedFolder
 from triton_rt.compiler.binary import FORMAT_VERSION, Binary
 from triton_rt.compiler.target import Target
-from triton_rt.config import Config
+from triton_rt.config import Config, line_info
 from triton_rt.errors import BadBinary, CorruptCacheEntry
 from triton_rt.files import private
 from triton_rt.source import KernelSource
@@ -20,6 +20,7 @@ def cache_key(source: KernelSource, target: Target, alignment: int, compiler: st
     """sha256 of everything that decides the cubin: the text of the kernel and of all jit
     functions it reaches, its record, the target, the alignment mask, the compiler and format."""
     parts = [source.fingerprint, target.arch, alignment, compiler, FORMAT_VERSION]
+    parts += ["lines"] * line_info()
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 

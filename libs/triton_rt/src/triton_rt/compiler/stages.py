@@ -19,6 +19,7 @@ from triton_rt.compiler.binary import Binary
 from triton_rt.compiler.descriptor_writes import written_descriptors
 from triton_rt.compiler.pairs_of_halves import without_constant_pairs
 from triton_rt.compiler.target import Target
+from triton_rt.config import line_info
 from triton_rt.errors import BadSource, CompileFailed, NoTmaGather, TritonRTError
 from triton_rt.source import KernelParam, KernelSource
 from triton_rt.tma import MapLayout
@@ -73,9 +74,10 @@ def compile_here(
         kind = GluonASTSource if source.is_gluon else ASTSource
         if kind is GluonASTSource and not source.tma:
             raise BadSource(f"{source.name}: a @gluon.jit kernel has no form without TMA")
-        asm, metadata, written = _run_stages(
-            backend, options, gpu, kind(function, signature, constants, attributes), source.tma
-        )
+        with contextlib.nullcontext() if line_info() else _WITHOUT_LINES:
+            asm, metadata, written = _run_stages(
+                backend, options, gpu, kind(function, signature, constants, attributes), source.tma
+            )
     except TritonRTError:
         raise
     except Exception as error:
@@ -179,6 +181,27 @@ class _Target:
         return active_driver.default if self._origin is None else self._origin
 
 
+class _WithoutLines:
+    """Triton's knob for kernels that name no lines of their source. It is the process's: it goes
+    back when the last of the threads that compile here has left."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._inside += 1
+            vars(triton.knobs.compilation)["disable_line_info"] = True
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                vars(triton.knobs.compilation).pop("disable_line_info")
+
+
+_WITHOUT_LINES = _WithoutLines()
 _FRONT_END = threading.Lock()
 
 
