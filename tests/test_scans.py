@@ -125,6 +125,18 @@ def test_one_kernel(options: dict[str, Any]) -> None:
     torch.testing.assert_close(model(*args).double(), exact, rtol=2**-7, atol=limit)
 
 
+@pytest.fixture
+def shared_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small sizes stand in for those at which it pays that programs share a line."""
+    for name, value in (("LAUNCH_BYTES", -(1 << 20)), ("_LEAST_ELEMENTS", 16), ("_LEAST_ROWS", 8),
+                        ("_WANTED", 6), ("_SCANNED", 8)):  # fmt: skip
+        monkeypatch.setattr(split_reductions, name, value)
+    monkeypatch.setattr(strides, "HELD_ROW", 16)
+    made = loops.looking_back
+    small = {"rblock": 8, "num_warps": 1, "lookback": 32}
+    monkeypatch.setattr(loops, "looking_back", lambda *args: replace(made(*args), **small))
+
+
 @pytest.mark.parametrize(
     ("dim", "dynamic", "emit"),
     [
@@ -136,21 +148,10 @@ def test_one_kernel(options: dict[str, Any]) -> None:
     ],
 )
 def test_lines_that_programs_share(
-    options: dict[str, Any],
-    dim: int,
-    dynamic: bool,
-    emit: str,
-    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any], dim: int, dynamic: bool, emit: str, shared_lines: None
 ) -> None:
     """Columns by three kernels a scan: what chunks fold to, a scan of that, the scan. Rows by one,
-    whose programs have a chunk each. Small sizes stand in for those at which it pays."""
-    for name, value in (("LAUNCH_BYTES", -(1 << 20)), ("_LEAST_ELEMENTS", 16), ("_LEAST_ROWS", 8),
-                        ("_WANTED", 6), ("_SCANNED", 8)):  # fmt: skip
-        monkeypatch.setattr(split_reductions, name, value)
-    monkeypatch.setattr(strides, "HELD_ROW", 16)
-    made = loops.looking_back
-    small = {"rblock": 8, "num_warps": 1, "lookback": 32}
-    monkeypatch.setattr(loops, "looking_back", lambda *args: replace(made(*args), **small))
+    whose programs have a chunk each."""
 
     def scans(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         back = (x.flip(dim).cumsum(dim).flip(dim), x.flip(dim).logcumsumexp(dim).flip(dim))
@@ -172,3 +173,21 @@ def test_lines_that_programs_share(
         x = torch.randn(size if dim else size[::-1])
         for got, wanted in zip(model(x), scans(x.double()), strict=True):
             assert relative_error(got, wanted) < 1e-5
+
+
+def test_lines_as_long_as_data_says(options: dict[str, Any], shared_lines: None) -> None:
+    """What programs of one scan share is there before the length of another is known."""
+
+    def scans(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        first = x.cumsum(1)
+        picked = y[first.flatten()[: len(y)] > 0]
+        return first, picked.cumsum(0), picked.exp().cumsum(0)
+
+    args = torch.randn(2, 83), torch.randn(160)
+    model = compile_cli.compile(scans, args, options=options)
+    kept = [op for op in model.graph.program.ops if isinstance(op, Workspace)]
+    assert [len(op.type.size[0].free_symbols) for op in kept] == [0, 1]
+    for _ in range(2):
+        args = torch.randn(2, 83), torch.randn(160)
+        for got, wanted in zip(model(*args), scans(*args), strict=True):
+            assert relative_error(got, wanted.double()) < 1e-5

@@ -6,7 +6,7 @@ buffers and nodes, in order     ->    b1 = alloc ...; launch k1 ...; b2 = extern
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from loop_ir import LEAST, CopyBack, Extern, Graph, GraphArg, Kernel, Matmul, Origin, TensorRef
 from loop_ir.ir import bound_by_data
@@ -14,8 +14,12 @@ from planner.errors import UnboundSize
 from planner.plan import Blocks, Choice, Choices, Key, LaunchArg, LaunchPlan, NodePlan, Zeroed
 from symexpr import Max, known, sstr, symbol
 from wrapper_ir import Arg, Launch, Op, Program, Ref, TensorType, ops
+from wrapper_ir.analysis import free_symbols
 from wrapper_ir.collectives import SHARED
 from wrapper_ir.devices import guarded
+
+# What uses of one workspace have in common: its key, and the symbols of data in its size.
+Shared: TypeAlias = tuple[Key, frozenset[str]]
 
 # Operators whose results lie in their first argument.
 _VIEWS = frozenset({"aten.unbind.int", "aten_lowering.fetched.default"})
@@ -25,12 +29,13 @@ _VIEWS = frozenset({"aten.unbind.int", "aten_lowering.fetched.default"})
 class _Builder:
     graph: Graph
     roots: dict[str, TensorType]
-    workspaces: Mapping[Key, TensorType] = field(default_factory=dict)
-    zeroed: dict[Key, str] = field(default_factory=dict)
+    workspaces: Mapping[Shared, TensorType] = field(default_factory=dict)
+    zeroed: dict[Shared, str] = field(default_factory=dict)
     ops: list[Op] = field(default_factory=list)
     views: dict[TensorRef, str] = field(default_factory=dict)
     descriptors: dict[tuple[str, tuple[int, ...]], str] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
+    of_data: frozenset[str] = frozenset()
     unbound: set[str] = field(default_factory=set)
     checked: list[Any] = field(default_factory=list)
 
@@ -127,7 +132,7 @@ class _Builder:
         if isinstance(value, Blocks):
             return self.descriptor(value)
         if isinstance(value, Zeroed):
-            return Ref(self.zeroed[value.key])
+            return Ref(self.zeroed[_shared(value, self.of_data)])
         if isinstance(value, TensorRef):
             root = self.roots[value.buffer]
             starts = root.offset == value.type.offset and root.dtype == value.type.dtype
@@ -145,9 +150,9 @@ class _Builder:
             self.extern(plan.extern)
         if not plan.choices:
             return
-        for key in (use.key for use in plan.zeroed):
+        for key in (_shared(use, self.of_data) for use in plan.zeroed):
             if key not in self.zeroed:  # before the branches that use it
-                name = self.zeroed[key] = self.fresh(key[0])
+                name = self.zeroed[key] = self.fresh(key[0][0])
                 self.ops.append(ops.Workspace(name, self.workspaces[key]))
         comment = _comment(plan.origins)
         if len(plan.choices) == 1:
@@ -189,11 +194,18 @@ class _Builder:
         return made
 
 
-def workspaces(uses: Iterable[Zeroed]) -> dict[Key, TensorType]:
-    """What all uses share: as large as the largest wants it."""
-    types: dict[Key, list[TensorType]] = {}
+def _shared(use: Zeroed, of_data: frozenset[str]) -> Shared:
+    return use.key, frozenset(of_data & free_symbols(use.type.size))
+
+
+def workspaces(
+    uses: Iterable[Zeroed], of_data: frozenset[str] = frozenset()
+) -> dict[Shared, TensorType]:
+    """What uses share whose sizes are known when the first begins: as large as the largest wants
+    it. of_data: the symbols that calls bind."""
+    types: dict[Shared, list[TensorType]] = {}
     for use in uses:
-        types.setdefault(use.key, []).append(use.type)
+        types.setdefault(_shared(use, of_data), []).append(use.type)
     return {
         key: replace(each[0], size=(Max(*(type.size[0] for type in each)),))
         for key, each in types.items()
@@ -210,9 +222,11 @@ def assemble(
     `given`, and those `checked`, as it finds out. Frees come later, in a pass."""
     roots = {i.name: i.type for i in graph.inputs if i.type is not None}
     nodes = [plan for plan in plans if isinstance(plan, NodePlan)]
-    builder = _Builder(graph, roots, workspaces(use for plan in nodes for use in plan.zeroed))
+    of_data = bound_by_data(graph.nodes)
+    shared = workspaces((use for plan in nodes for use in plan.zeroed), of_data)
+    builder = _Builder(graph, roots, shared, of_data=of_data)
     builder.taken = set(roots) | {s.name for s in graph.symbols}
-    builder.unbound, builder.checked = set(bound_by_data(graph.nodes)), list(checked)
+    builder.unbound, builder.checked = set(of_data), list(checked)
     builder.ops.extend(_symbol_defs(graph))
     builder.check(set())
     defines = [launch.define for plan in nodes for launch in plan.launches]
