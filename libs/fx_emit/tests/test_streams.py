@@ -106,6 +106,35 @@ def test_the_device_of_the_call_is_current_afterwards(
     assert seen == [1, 0, 1][: 2 if fails else 3] and now == [2]
 
 
+INNER = """program p(x: f32[4] cuda:0, y: f32[4] cuda:1):
+  subgraph inner(x: f32[4] cuda:0, y: f32[4] cuda:1):
+    device cuda:1
+    extern ours.fails()
+    device cuda:0
+    return ()
+  () = extern subgraph.inner(x, y) -> ()
+  return ()
+"""
+
+
+def test_devices_of_subgraphs_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [2]
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: now[0])
+    monkeypatch.setattr(torch.cuda, "set_device", lambda index: now.__setitem__(0, index))
+
+    def fails() -> None:
+        assert now == [1]
+        raise ValueError("it fails")
+
+    gm = fx_emit.emit(
+        parse_program(INNER), "direct", load_kernel=lambda _: None,
+        operators={"ours.fails": has_side_effect(fails)}, checks=False, values=False,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="it fails"):
+        fx_emit.Run(gm)(torch.ones(4), torch.zeros(4))
+    assert now == [2]
+
+
 def test_workspaces_are_kept_by_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     stream, captured = [5], [False]
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: captured[0])
@@ -130,4 +159,23 @@ def test_workspaces_are_kept_by_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made(6) is larger  # and fills another for the next capture
     captured[0] = True
     assert made(9).numel() == 9 and len(host._CAPTURED) == 2
+    captured[0] = False
+    made(6)
+    made(12)
+    captured[0] = True
+    assert made(12) is host._CAPTURED[-1]  # as large as the largest since
     host._CAPTURED.clear()
+
+
+def test_workspaces_of_the_current_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams of two devices may have one address, as the default ones have."""
+    device = [0]
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: device[0])
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
+    made = host.Workspace(torch.int32, torch.device("cpu"))
+    first = made(6)
+    device[0] = 1
+    assert made(6) is not first
+    device[0] = 0
+    assert made(6) is first

@@ -151,22 +151,24 @@ class Workspace:
         self.__module__ = "fx_emit.host"
         self._zeros = functools.partial(new_zeros, dtype=dtype, device=device)
         self._index = device.index
-        self._kept: dict[int, torch.Tensor] = {}
-        self._spare: list[torch.Tensor] = []
+        self._kept: dict[tuple[int, int], torch.Tensor] = {}  # by device and stream
+        self._spare: dict[int, torch.Tensor] = {}
 
     def __call__(self, count: int) -> torch.Tensor:
+        index = torch.cuda.current_device() if self._index is None else self._index
         if torch.cuda.is_current_stream_capturing():
-            for _ in range(len(self._spare)):
-                if (spare := self._spare.pop()).numel() >= count:
-                    _CAPTURED.append(spare)
-                    return spare
-            return self._zeros(count)
-        stream = current_stream(self._index)
-        kept = self._kept.get(stream)
+            spare = self._spare.pop(index, None)
+            if spare is None or spare.numel() < count:
+                return self._zeros(count)
+            _CAPTURED.append(spare)
+            return spare
+        at = index, current_stream(index)
+        kept = self._kept.get(at)
         if kept is None or kept.numel() < count:
-            kept = self._kept[stream] = self._zeros(count)
-        if not self._spare:
-            self._spare.append(self._zeros(kept.numel()))
+            kept = self._kept[at] = self._zeros(count)
+        spare = self._spare.get(index)
+        if spare is None or spare.numel() < kept.numel():
+            self._spare[index] = self._zeros(kept.numel())
         return kept
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Workspace:

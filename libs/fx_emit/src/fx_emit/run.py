@@ -20,9 +20,11 @@ class Run:
 
     def __init__(self, gm: GraphModule) -> None:
         self.gm = gm
+        graphs = (m.graph for m in gm.modules() if isinstance(m, GraphModule))
+        nodes = [n for graph in graphs for n in graph.nodes]  # those of subgraphs, too
         # of its streams, if it has any beside that of the call
-        self._devices = [n.args[0] for n in gm.graph.nodes if n.target is host.side_streams]
-        self._moves = any(n.target is host.switch_device for n in gm.graph.nodes)
+        self._devices = {n.args[0] for n in nodes if n.target is host.side_streams}
+        self._moves = any(n.target is host.switch_device for n in nodes)
         self._code = ""
         self._boxed: Callable[..., Any] | None = None
 

@@ -48,15 +48,14 @@ def cudnn_flags() -> tuple[bool, bool, bool]:
 
 def new_zeros(count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Memory that no mode and no transform of torch's sees, which it may outlive."""
-    with _disable_current_modes(), torch._C._DisableFuncTorch():
+    off = torch._C
+    with _disable_current_modes(), off.DisableTorchFunction(), off._DisableFuncTorch():
         return torch.zeros(count, dtype=dtype, device=device)
 
 
-def current_stream(index: int | None) -> int:
-    """The address of the current stream of a GPU, of the current one unless said."""
-    found: int = torch._C._cuda_getCurrentRawStream(
-        torch.cuda.current_device() if index is None else index
-    )
+def current_stream(index: int) -> int:
+    """The address of the current stream of a GPU."""
+    found: int = torch._C._cuda_getCurrentRawStream(index)
     return found
 
 
