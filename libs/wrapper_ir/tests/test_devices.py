@@ -20,6 +20,7 @@ def test_a_guard_where_the_device_changes():
         verify(parse_program(text))
     program = guarded(parse_program(text))
     verify(program)
+    assert guarded(program) == program
     made = print_program(program)
     assert [line.strip() for line in made.splitlines() if "launch" in line or "device" in line] == [
         "launch k grid (1, 1, 1) (x)", "device cuda:1", "launch k grid (1, 1, 1) (y)",
@@ -31,6 +32,15 @@ def test_programs_of_one_device_have_none():
     text = HEAD + launch("x") + "  return (y,)\n"
     program = parse_program(text)
     assert guarded(program) == program
+
+
+@pytest.mark.parametrize(
+    ("first", "then"), [("cuda:0", "cpu"), ("cuda:0", "cuda"), ("cuda", "cuda:1")]
+)
+def test_devices_have_numbers(first: str, then: str):
+    text = f"program p(x: f32[4] {first}):\n  device {then}\n  return (x,)\n"
+    with pytest.raises(errors.DeviceMismatch, match="not the number of a GPU"):
+        verify(parse_program(text))
 
 
 @pytest.mark.parametrize(

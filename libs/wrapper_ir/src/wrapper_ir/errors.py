@@ -65,7 +65,7 @@ class InvalidLayout(VerifyError):
 
 
 class DeviceMismatch(VerifyError):
-    """View, reuse, copy and alias stay on the device of the storage."""
+    """View, reuse, copy and alias stay on the device of the storage, and launches run there."""
 
 
 class UnboundSymbol(VerifyError):

@@ -135,7 +135,7 @@ def _check_op(state: State, op: ir.Op, at: At, prefix: str) -> None:
             end(state, op.name, at, prefix)
             check_order(state.order.free(op.name), at)
         case ir.DeviceGuard():
-            state.device = op.device
+            _check_device(state, op, at)
             check_order(state.order.move(), at)
         case ir.StreamSwitch():
             check_order(state.order.switch(op), at)
@@ -394,6 +394,15 @@ def _check_place(state: State, name: str, at: At) -> None:
     device = state.tensors[name].device
     if device.kind == "cuda" and device != state.device:
         raise at.error(errors.DeviceMismatch, f"{name} is not on {state.device}")
+
+
+def _check_device(state: State, op: ir.DeviceGuard, at: At) -> None:
+    if state.device is None:
+        return
+    for device in (state.device, op.device):
+        if device.kind != "cuda" or device.index is None:
+            raise at.error(errors.DeviceMismatch, f"{device} is not the number of a GPU")
+    state.device = op.device
 
 
 def _check_descriptor(
