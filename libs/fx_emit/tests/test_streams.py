@@ -167,6 +167,18 @@ def test_workspaces_are_kept_by_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     host._CAPTURED.clear()
 
 
+def test_graphs_that_come_and_go_take_no_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    captured = [False]
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: captured[0])
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 5, raising=False)
+    made = host.Workspace(torch.int32, torch.device("cpu", 0))
+    for _ in range(200):
+        for captured[0] in (False, True):
+            assert made(6).numel() == 6
+    assert len(host._CAPTURED) == 64
+    host._CAPTURED.clear()
+
+
 def test_workspaces_of_the_current_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Streams of two devices may have one address, as the default ones have."""
     device = [0]

@@ -142,7 +142,8 @@ def free(tensor: torch.Tensor) -> None:
 class Workspace:
     """Memory of one kind that launches find all zero and leave all zero: that of a stream is kept,
     since the calls on one follow each other. A graph that is captured takes what was filled for it
-    when the stream was called before, else it fills some at each replay."""
+    when the stream was called before, else it fills some at each replay. So do those that come
+    after many graphs: what one took is not known to be free again."""
 
     __name__ = __qualname__ = "workspace"
     _schema = _Mutable()  # what torch.fx asks before it removes a call that nothing uses
@@ -153,6 +154,7 @@ class Workspace:
         self._index = device.index
         self._kept: dict[tuple[int, int], torch.Tensor] = {}  # by device and stream
         self._spare: dict[int, torch.Tensor] = {}
+        self._graphs = 0
 
     def __call__(self, count: int) -> torch.Tensor:
         index = torch.cuda.current_device() if self._index is None else self._index
@@ -160,6 +162,7 @@ class Workspace:
             spare = self._spare.pop(index, None)
             if spare is None or spare.numel() < count:
                 return self._zeros(count)
+            self._graphs += 1
             _CAPTURED.append(spare)
             return spare
         at = index, current_stream(index)
@@ -167,7 +170,7 @@ class Workspace:
         if kept is None or kept.numel() < count:
             kept = self._kept[at] = self._zeros(count)
         spare = self._spare.get(index)
-        if spare is None or spare.numel() < kept.numel():
+        if self._graphs < _MOST_GRAPHS and (spare is None or spare.numel() < kept.numel()):
             self._spare[index] = self._zeros(kept.numel())
         return kept
 
@@ -175,6 +178,7 @@ class Workspace:
         return self  # calls of a copy follow others on a stream, too
 
 
+_MOST_GRAPHS = 64
 _CAPTURED: list[torch.Tensor] = []
 """What graphs use that may outlive their programs."""
 

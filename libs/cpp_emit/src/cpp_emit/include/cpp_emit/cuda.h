@@ -184,6 +184,11 @@ struct Variant {
   Loaded code;
 };
 
+struct Spare {
+  Tensor memory;
+  int graphs = 0;  // that took some
+};
+
 struct Kernels {
   Kernels(const KernelInfo* table, size_t count) : table(table), loaded(count) {}
   const KernelInfo* table;
@@ -191,7 +196,7 @@ struct Kernels {
   std::vector<std::vector<Variant>> loaded;  // by kernel; few each
   // Workspaces, by place in the program, device and stream; and what is filled already for a graph.
   std::map<std::tuple<size_t, int32_t, CUstream>, Tensor> kept;
-  std::map<std::pair<size_t, int32_t>, Tensor> spare;
+  std::map<std::pair<size_t, int32_t>, Spare> spare;
 
   Loaded find(size_t kernel, int32_t device, uint64_t aligned) {
     std::lock_guard<std::mutex> lock(mutex);
@@ -206,7 +211,8 @@ struct Kernels {
 };
 
 // Memory that launches find all zero and leave all zero. That of a stream is kept, since the calls on
-// one follow each other. A graph takes the spare one for good, or fills some at each replay.
+// one follow each other. A graph takes the spare one for good, or fills some at each replay, as those
+// do that come after many: what one took is not known to be free again.
 inline Tensor workspace(Instance& self, const CudaScope& at, size_t number, int32_t dtype,
                         int64_t count) {
   static auto& captured = *new std::vector<Tensor>;  // graphs may outlive their program
@@ -222,15 +228,17 @@ inline Tensor workspace(Instance& self, const CudaScope& at, size_t number, int3
   Kernels& kernels = *self.kernels;
   static std::mutex mutex;
   std::lock_guard<std::mutex> lock(mutex);
-  Tensor& spare = kernels.spare[{number, at.index}];
+  constexpr int most_graphs = 64;
+  Spare& spare = kernels.spare[{number, at.index}];
   if (at.is_capturing()) {
-    if (!fits(spare)) return filled();
-    captured.push_back(std::move(spare));
+    if (!fits(spare.memory)) return filled();
+    ++spare.graphs;
+    captured.push_back(std::move(spare.memory));
     return Tensor(captured.back().share());
   }
   Tensor& kept = kernels.kept[{number, at.index, at.stream}];
   if (!fits(kept)) kept = filled();
-  if (!fits(spare)) spare = filled();
+  if (spare.graphs < most_graphs && !fits(spare.memory)) spare.memory = filled();
   return Tensor(kept.share());
 }
 
