@@ -283,6 +283,14 @@ def test_inputs_are_read_again_where_that_is_less(name: str, saved: list[Tensor]
     assert all(t in [INPUT, ("float32", (1, N))] for t in kept(saved))
 
 
+def test_a_mask_of_what_is_in_no_memory_is_kept(saved: list[Tensor]) -> None:
+    """And not the product that it is of, of twice its size, which no one reads."""
+    right = torch.randn(N, N, dtype=torch.bfloat16, requires_grad=True)
+    left = torch.randn(8, N, dtype=torch.bfloat16)
+    torch.compile(lambda x, w: F.relu6(x @ w), backend="compile_cli")(left, right)
+    assert [t.dtype for t in saved if t.shape == (8, N)] == [torch.bool]
+
+
 MASKED: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], list[str]]] = {
     "relu": (lambda x, w: x.relu().sum(-1), ["bool"]),
     "relu6 of 16 bits": (lambda x, w: F.relu6(x.bfloat16()).float().sum(-1), ["bool"]),

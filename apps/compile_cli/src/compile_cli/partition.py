@@ -5,6 +5,7 @@ import functools
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import getitem
 from typing import Any
 from unittest import mock
 
@@ -148,15 +149,22 @@ def _chosen(graph: torch.fx.Graph, info: Any, memory_budget: float = 1) -> list[
     """What torch chooses to keep. Without any budget it would keep nothing, not even what must be,
     and of an operator of several results it would keep all as one. Torch takes what is nearer to
     the backward pass for cheaper. What is in memory anyway, inputs and results, is only read again,
-    however far it is; masks, which are written and read byte by byte, are a step further than that.
+    however far it is; masks of these, which are written and read byte by byte, are a step further
+    than that. Those of other tensors are smaller than what would be kept in their place.
     """
     near = {*info.inputs, *filter(info.is_required_fw, graph.output_node().all_input_nodes)}
+    of_near = set(near)
     for node in graph.nodes:
         value = node.meta.get("val")
-        if node in near and node.dist_from_bw < 10**9:
+        if node not in near:
+            again = node.target is getitem or _operators().is_recomputable(node)
+            if not again or not of_near.issuperset(node.all_input_nodes):
+                continue
+            of_near.add(node)
+            if isinstance(value, torch.Tensor) and value.dtype.itemsize == 1:
+                node.dist_from_bw = max(node.dist_from_bw, 1) + 1
+        elif node.dist_from_bw < 10**9:  # of what backward does not need that is asked, too
             node.dist_from_bw = 1
-        elif isinstance(value, torch.Tensor) and value.dtype.itemsize == 1:
-            node.dist_from_bw = max(node.dist_from_bw, 1) + 1
     must = any(n.meta.get("recompute") is CheckpointPolicy.MUST_SAVE for n in graph.nodes)
     budget = _LEAST if must and memory_budget == 0 else memory_budget
     found: list[torch.fx.Node] = []
