@@ -177,3 +177,14 @@ def test_rows_near_the_hint_are_held(options: dict[str, Any]) -> None:
     for shape in ((70, 33), (5, 48), (3, 1), (2, 49), (1, 3000)):
         x = torch.randn(shape)
         assert relative_error(model(x), norm(x.double()).float()) < 1e-5
+
+
+def test_an_integer_of_data_may_pass_32_bits_in_a_place(options: dict[str, Any]) -> None:
+    def rolled(x: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
+        return x[(torch.arange(20) + by.item()) % 20]
+
+    x = torch.randn(20)
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        model = torch.compile(rolled, backend="compile_cli", options=options)
+        for by in (3, 1 << 40, -(1 << 45)):
+            assert torch.equal(model(x, torch.tensor(by)), rolled(x, torch.tensor(by)))

@@ -416,6 +416,17 @@ def test_what_is_rolled_by_a_size_is_no_indirection(extent: str, shift: str, dir
     assert not direct or lines(made)[0] == "v5 = load x[(i0 - 3)%s0] : f32"
 
 
+@pytest.mark.parametrize("size", [True, False])
+def test_places_by_an_integer_that_is_no_size_stay_as_wide_as_it_is(size: bool):
+    """An index may be in 32 bits, which hold every size of memory that these reach; 2**40 read from
+    a tensor is refused there."""
+    text = ROLLED.format(extent="s0" if size else "8", shift="0").replace("[s0]", "[8]")
+    text = text.replace("v4 < s0", "v4 < 8").replace("index 0 :", "index s0 :")
+    text = text.replace("v3 = index s0", "v3 = index 8")
+    k = parse_kernel(text)
+    assert (simplify_indices.simplify(k) != k) is size
+
+
 def test_a_distance_that_is_cut_off_is_no_indirection():
     k = kernel(
         XY, "a = index i0 - i1 : i32", "b = abs(a) : i32", "n = const 3 : i32",

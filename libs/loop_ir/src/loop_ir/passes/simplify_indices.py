@@ -59,7 +59,12 @@ def _direct(kernel: Kernel) -> Kernel:
     values: dict[str, sympy.Expr] = {}
     known: dict[sympy.Symbol, sympy.Expr] = {}
     lows = lows_of(kernel.symbols)
-    ranges = {s: (low, _LONGEST if high is None else high) for s, (low, high) in ranges_of(kernel)}
+    axes = (*kernel.axes, *(a for p in kernel.phases for a in p.axes))
+    sizes = {s for a in axes for s in a.extent.free_symbols}  # other integers have no end
+    ranges = {
+        s: (low, _LONGEST if high is None and s in sizes else high)
+        for s, (low, high) in ranges_of(kernel)
+    }
 
     def rewrite(stmt: Stmt, extents: dict[sympy.Symbol, sympy.Expr]) -> Stmt:
         if known:
