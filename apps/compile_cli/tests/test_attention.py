@@ -165,6 +165,25 @@ def test_gradients_of_what_a_function_captured(case: str, monkeypatch: pytest.Mo
     assert got[2].dtype is dtype
 
 
+def test_torch_gives_gradients_of_what_was_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no kernel of attention does: a table of distances, and what the user computed."""
+    monkeypatch.setattr(flex_module, "_validate_device", lambda *_: None)
+    monkeypatch.setattr(flex_module, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", False)
+
+    def f(q: Tensor, table: Tensor, bias: Tensor) -> Any:
+        wave = bias.sin()
+        return flex_attention(
+            q, q, q, lambda s, b, h, i, j: s + table[bucket(j - i), h] + wave[i, j]
+        )
+
+    size = (2, 2, LENGTH, 16), (16, 2), (LENGTH, LENGTH)
+    given = [torch.randn(n, dtype=torch.float64, requires_grad=True) for n in size]
+    want = torch.autograd.grad(f(*given).sum(), given)
+    compiled = torch.compile(f, backend="compile_cli", options=TEMPLATE)
+    got = torch.autograd.grad(compiled(*given).sum(), given)
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)  # a logsumexp is traced as f32
+
+
 def test_what_hangs_on_distances_is_looked_up() -> None:
     """In each order of query and key, of all heads alike or not."""
 

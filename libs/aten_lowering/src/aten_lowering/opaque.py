@@ -31,7 +31,9 @@ from aten_lowering.custom_operators import is_functionalized
 from aten_lowering.errors import CannotLower
 from aten_lowering.extern import bind, extern_argument, written_arguments
 from aten_lowering.memory import lazy_memory, storage_key
+from aten_lowering.passes.forget_blocks import MASK
 from aten_lowering.symbols import hangs_on_data, sizes_without_origin
+from aten_lowering.torch_compat import flex_attention_backward
 from aten_lowering.user_kernels import is_launch, writes_in_place
 
 # Their sizes depend on data, and torch makes up those of their fake tensors: it runs them on zeros.
@@ -62,8 +64,15 @@ class Opaque:
         self.__module__ = "eager"
         self._layouts = tuple(_layout(r) for r in results)
         self._read = tuple(map(hangs_on_data, results))
+        self._learned = _learned(self.module.graph)
 
     def __call__(self, *args: Any) -> tuple[Any, ...]:
+        if self._learned:
+            learned = self._learned
+            args = tuple(
+                a.detach().requires_grad_(i in learned) if isinstance(a, Tensor) else a
+                for i, a in enumerate(args)
+            )
         taken = {storage_key(a) for a in args if isinstance(a, Tensor)}
         out: list[Any] = []
         with torch.no_grad():
@@ -76,6 +85,17 @@ class Opaque:
                     taken.add(storage_key(value))
                 out.append(value)
         return tuple(out)
+
+
+def _learned(graph: fx.Graph) -> frozenset[int]:
+    """Arguments of which torch gives gradients, of attention, only where they ask for them. What
+    the program computed asks for none."""
+    found = set[fx.Node]()
+    for call in graph.find_nodes(op="call_function", target=flex_attention_backward):
+        captured: Any = call.args[MASK[flex_attention_backward] + 3]
+        gradients = (item for item in call.users if item.args[1] == 3)
+        found |= {captured[user.args[1]] for item in gradients for user in item.users}
+    return frozenset(i for i, n in enumerate(graph.find_nodes(op="placeholder")) if n in found)
 
 
 Layout = tuple[tuple[int, ...] | None, tuple[int, ...], bool, bool]
