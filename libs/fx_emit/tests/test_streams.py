@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -133,6 +134,42 @@ def test_devices_of_subgraphs_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="it fails"):
         fx_emit.Run(gm)(torch.ones(4), torch.zeros(4))
     assert now == [2]
+
+
+LAUNCHED = """program p(x: f32[4] cuda:1):
+  kernel k(x: *f32 mutated) warps 4 stages 1:
+    def k(x): ...
+  end
+  launch k grid (1, 1, 1) (x)
+  extern ours.sees()
+  return (x,)
+"""
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_operator_of_torch_launches_where_the_program_is(
+    monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    now, seen = [0], list[int]()
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: now[0])
+    monkeypatch.setattr(torch.cuda, "set_device", lambda index: now.__setitem__(0, index))
+
+    def sees() -> None:
+        seen.append(now[0])
+        if fails:
+            raise ValueError("it fails")
+
+    gm = fx_emit.emit(
+        parse_program(LAUNCHED), "hop", load_kernel=lambda _: object(),
+        operators={"ours.sees": has_side_effect(sees)}, checks=False, values=False,
+    )  # fmt: skip
+    run = fx_emit.Run(gm)
+    (launch,) = (n for n in gm.graph.nodes if n.name.startswith("launch"))
+    gm.graph.erase_node(launch)
+    gm.recompile()
+    with pytest.raises(ValueError, match="it fails") if fails else contextlib.nullcontext():
+        run(torch.ones(4))
+    assert seen == [1] and now == [0]
 
 
 def test_workspaces_are_kept_by_stream(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,6 +88,7 @@ def emit(
     )
     gm = _module(program, shared)
     gm.meta["kernels"] = dict(shared.kernels)
+    gm.meta["device"] = None if launch == "direct" else analysis.first_device(program)
     return gm
 
 
