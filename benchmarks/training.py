@@ -24,6 +24,7 @@ or was not compiled in `--seconds`, is a row that says so, and the exit code is 
 from __future__ import annotations
 
 import argparse
+import ast
 import fcntl
 import importlib
 import json
@@ -126,7 +127,7 @@ class Step:
         from training_others import other, steps
 
         of, *words = backend.split()
-        more = {"options": dict(word.split("=") for word in words)} if words else {}
+        more = {"options": dict(map(option, words))} if words else {}
 
         def compiled(run: Any) -> Any:
             return run if of == "eager" else torch.compile(run, backend=of, **more)
@@ -165,6 +166,15 @@ class Step:
             loss = loss.detach()
 
         self.run, self.found, self.rest = run, found, rest
+
+
+def option(text: str) -> tuple[str, Any]:
+    """Of NAME=VALUE; what is no number, truth or tuple is a word."""
+    name, value = text.split("=")
+    try:
+        return name, ast.literal_eval(value)
+    except ValueError:
+        return name, value
 
 
 def of_parameters(name: str) -> bool:
