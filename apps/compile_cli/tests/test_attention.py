@@ -208,6 +208,22 @@ def test_what_hangs_on_distances_is_looked_up() -> None:
     assert "log" not in code and "floordiv" not in code and "table1" in code
 
 
+def test_vectors_of_a_function_of_scores_are_no_distances() -> None:
+    """Though there are as many of their elements."""
+    every, weights = torch.arange(1 - LENGTH, LENGTH), torch.rand(2, 2 * LENGTH - 1)
+
+    def score(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        near = torch.exp(-torch.sqrt((j - i - every).abs().float()))
+        return s + (near * weights[b]).sum(-1)
+
+    def f(q: Tensor) -> Any:
+        return flex_attention(q, q, q, score)
+
+    q = torch.randn(2, 2, LENGTH, 16)
+    compiled = torch.compile(f, backend="compile_cli", options=TEMPLATE)
+    torch.testing.assert_close(compiled(q), f(q), rtol=1e-5, atol=1e-5)
+
+
 def test_numbers_of_a_function_of_scores_have_no_dimensions() -> None:
     """Which elements of a table have: their dtypes are others beside what is captured."""
     table, scale = torch.rand(16, 2).bfloat16(), torch.tensor(1.2345)

@@ -158,7 +158,7 @@ def _computed(
         if not isinstance(value, Tensor) or not isinstance(one, Tensor):
             return None
         rank = 1 if depends[node] == {_DISTANCE} else 2 if depends[node] else one.dim()
-        if value.dtype is not one.dtype or value.dim() != rank:
+        if value.dtype is not one.dtype or value.dim() != rank or (depends[node] and one.dim()):
             return None
         known[node] = made
     last: fx.Node = known[cone[-1]]
