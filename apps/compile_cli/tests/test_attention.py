@@ -214,7 +214,8 @@ def test_vectors_of_a_function_of_scores_are_no_distances() -> None:
 
     def score(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
         near = torch.exp(-torch.sqrt((j - i - every).abs().float()))
-        return s + (near * weights[b]).sum(-1)
+        far = torch.sqrt(torch.exp((j - i) / LENGTH)).cumsum(0)
+        return s + (near * weights[b]).sum(-1) - far
 
     def f(q: Tensor) -> Any:
         return flex_attention(q, q, q, score)

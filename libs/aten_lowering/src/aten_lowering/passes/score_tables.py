@@ -23,6 +23,11 @@ from aten_lowering.torch_compat import FakeTensor, flex_attention
 _COSTLY = """
 div exp floordiv floor_divide getitem log log1p log2 pow sqrt sigmoid tanh truediv
 """
+# What of one number is itself or a constant, but mixes the elements of a table.
+_ALONG = """
+cummax cummin cumprod cumsum flip fliplr flipud log_softmax logcumsumexp renorm roll softmax softmin
+sort
+"""
 _LEAST = 2
 _SCORES = 8  # for each element of a table
 _FUNCTION, _CAPTURED = 3, 7  # arguments of a call
@@ -150,6 +155,8 @@ def _computed(
             known[node] = _made(graph, torch.neg, (whole,), {}) if minus else whole
             continue
         args, kwargs = tree_map_only(fx.Node, known.__getitem__, (node.args, node.kwargs))
+        if _name(node) in _ALONG.split():
+            return None
         try:
             made = _made(graph, node.target, args, dict(kwargs))
         except (IndexError, RuntimeError, TypeError, ValueError):  # of shapes that it does not take
