@@ -179,9 +179,16 @@ def test_rows_near_the_hint_are_held(options: dict[str, Any]) -> None:
         assert relative_error(model(x), norm(x.double()).float()) < 1e-5
 
 
-def test_an_integer_of_data_may_pass_32_bits_in_a_place(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("ended", [False, True])
+def test_an_integer_of_data_may_pass_32_bits_in_a_place(
+    options: dict[str, Any], ended: bool
+) -> None:
     def rolled(x: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
-        return x[(torch.arange(20) + by.item()) % 20]
+        n = by.item()
+        if ended:
+            torch._check(n >= -(1 << 45))
+            torch._check(n <= 1 << 45)
+        return x[(torch.arange(20) + n) % 20]
 
     x = torch.randn(20)
     with torch._dynamo.config.patch(capture_scalar_outputs=True):

@@ -64,10 +64,13 @@ def piece_of(extent: int, share: int) -> int:
 
 
 def index_bits(kernel: Kernel) -> Literal[32, 64]:
-    """64 when an index, or a count of points, can pass 2**31 - 1 within the symbols' ranges.
+    """64 when an index, what one is a remainder, quotient or end of, or a count of points, can pass
+    2**31 - 1 within the symbols' ranges.
 
     A tile overhangs its last row by less than a block, hence the margin."""
-    return 64 if passes_32_bits(_counted(kernel), dict(ranges_of(kernel))) else 32
+    counted = _counted(kernel)
+    inside = [a for e in counted for f in e.atoms(sympy.Function) for a in f.args]
+    return 64 if passes_32_bits([*counted, *inside], dict(ranges_of(kernel))) else 32
 
 
 def _counted(kernel: Kernel) -> list[sympy.Expr]:
