@@ -215,7 +215,8 @@ def test_vectors_of_a_function_of_scores_are_no_distances() -> None:
     def score(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
         near = torch.exp(-torch.sqrt((j - i - every).abs().float()))
         far = torch.sqrt(torch.exp((j - i) / LENGTH)).cumsum(0)
-        return s + (near * weights[b]).sum(-1) - far
+        unit = torch.nn.functional.normalize(torch.sqrt(torch.exp((j - i) / LENGTH)), dim=0)
+        return s + (near * weights[b]).sum(-1) - far + unit * (j - i) / LENGTH
 
     def f(q: Tensor) -> Any:
         return flex_attention(q, q, q, score)

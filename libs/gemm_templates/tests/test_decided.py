@@ -13,6 +13,7 @@ from gemm_templates import (
     Config,
     RangeChoice,
 )
+from gemm_templates.ops import operation
 from gemm_templates.ops import run as run_module
 from gemm_templates.ops.matmul import MM
 
@@ -105,7 +106,7 @@ def test_templates_get_copies_of_odd_operands_where_faster(monkeypatch, copies, 
     key = run_module.decided(run_module.Call(MM, (a, b), (None,), out), planned=True)
     assert [p.dims()["stride_am"] for p in asked] == [320, 257, 320] and asked[0] == asked[2]
     if not taken and not given:
-        assert key == run_module.PADDED
+        assert key == operation.PADDED
     elif taken:
         assert key.copied and key.bound.problem.dims()["stride_om"] == 257
         monkeypatch.setattr(run_module, "_decide", lambda *_: key)
@@ -113,5 +114,5 @@ def test_templates_get_copies_of_odd_operands_where_faster(monkeypatch, copies, 
         assert (found is out) == given
         torch.testing.assert_close(found, a @ b, rtol=2e-2, atol=2e-1)
     else:
-        assert key == run_module.EXTERN
+        assert key == operation.EXTERN
     run_module.forget()

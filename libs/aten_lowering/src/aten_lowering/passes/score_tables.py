@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from aten_lowering.torch_compat import FakeTensor, flex_attention
@@ -23,11 +24,13 @@ from aten_lowering.torch_compat import FakeTensor, flex_attention
 _COSTLY = """
 div exp floordiv floor_divide getitem log log1p log2 pow sqrt sigmoid tanh truediv
 """
-# What of one number is itself or a constant, but mixes the elements of a table.
-_ALONG = """
-cummax cummin cumprod cumsum flip fliplr flipud log_softmax logcumsumexp renorm roll softmax softmin
-sort
-"""
+# Beside pointwise operators, what gives each element of a table what it gives one number.
+_EACH = {
+    torch.ops.aten.index.Tensor, torch.ops.aten._to_copy.default, torch.ops.aten.full_like.default,
+    torch.ops.aten.scalar_tensor.default, torch.ops.aten.lift_fresh_copy.default,
+    torch.ops.aten.unsqueeze.default, torch.ops.aten.alias.default,
+    torch.ops.aten.floor_divide.default, torch.ops.prim.device.default,
+}  # fmt: skip
 _LEAST = 2
 _SCORES = 8  # for each element of a table
 _FUNCTION, _CAPTURED = 3, 7  # arguments of a call
@@ -155,10 +158,9 @@ def _computed(
             known[node] = _made(graph, torch.neg, (whole,), {}) if minus else whole
             continue
         args, kwargs = tree_map_only(fx.Node, known.__getitem__, (node.args, node.kwargs))
-        if _name(node) in _ALONG.split():
-            return None
         try:
-            made = _made(graph, node.target, args, dict(kwargs))
+            with _ElementByElement():  # type: ignore[no-untyped-call]  # of torch
+                made = _made(graph, node.target, args, dict(kwargs))
         except (IndexError, RuntimeError, TypeError, ValueError):  # of shapes that it does not take
             return None
         value, one = made.meta["example_value"], node.meta.get("example_value")
@@ -170,6 +172,16 @@ def _computed(
         known[node] = made
     last: fx.Node = known[cone[-1]]
     return last
+
+
+class _ElementByElement(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of torch
+    """Raises `TypeError` where an operator draws, or may mix the elements of a table."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        drawn = torch.Tag.nondeterministic_seeded in func.tags
+        if drawn or not (torch.Tag.pointwise in func.tags or func in _EACH):
+            raise TypeError(f"{func} is not computed element by element")
+        return func(*args, **(kwargs or {}))
 
 
 def _made(graph: fx.Graph, target: Any, args: Any, kwargs: dict[str, Any]) -> fx.Node:
