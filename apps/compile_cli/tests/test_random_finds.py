@@ -578,3 +578,13 @@ def test_a_mean_loss_of_nothing_has_a_gradient() -> None:
     torch.testing.assert_close(got, want, equal_nan=True)
     grads = (torch.autograd.grad(r, leaf)[0] for r, leaf in ((got, x), (want, y)))
     torch.testing.assert_close(*grads)
+
+
+def test_a_number_that_fits_a_byte_is_computed_in_32_bits() -> None:
+    """It was the text of a Python number, which has no casts."""
+
+    def f(y: Tensor) -> Tensor:
+        return y + torch.clamp(torch.arange(y.shape[0])[:, None] * 5 - 4, -5, 5).to(y.dtype)
+
+    y = torch.arange(4, dtype=torch.uint8)[None]
+    _same(torch.compile(f, backend="compile_cli"), f, y)

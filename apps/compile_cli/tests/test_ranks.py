@@ -94,7 +94,6 @@ def test_ranks_lay_convolutions_out_alike(of: Any, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(convolution, "compare", compare)
     monkeypatch.setattr("aten_lowering.passes.channels_last.DEVICES", {"cpu"})
     monkeypatch.setattr(graph_compiler, "in_data_parallel", lambda: True)
-    monkeypatch.setattr(torch._functorch.config, "enable_autograd_cache", False)
     torch.manual_seed(0)
     net, x = nn.Conv2d(3, 4, 3), torch.randn(2, 3, 8, 8)
     want = torch.autograd.grad(net(x).sin().sum(), net.weight)

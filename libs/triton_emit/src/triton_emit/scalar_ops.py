@@ -134,7 +134,7 @@ class ScalarOps:
         if op in ("cast", "narrow"):
             return self.cast(args[0], stmt.dtype)
         if op == "fit":
-            value = self.cast(args[0], DType.i32) if stmt.dtype.is_int else args[0]
+            value = typed(self.cast(args[0], DType.i32) if stmt.dtype.is_int else args[0])
             text = f"{value.at(ATOM)}.to({TL_TYPES[stmt.dtype]})"
             return Value(text, ATOM, stmt.dtype, args[0].axes)
         if op == "byte":
