@@ -69,7 +69,8 @@ def index_bits(kernel: Kernel) -> Literal[32, 64]:
 
     A tile overhangs its last row by less than a block, hence the margin."""
     counted = _counted(kernel)
-    inside = [a for e in counted for f in e.atoms(sympy.Function) for a in f.args]
+    functions = {f for e in counted for f in e.atoms(sympy.Function)}
+    inside = [a for f in functions for a in f.args if isinstance(a, sympy.Expr)]
     return 64 if passes_32_bits([*counted, *inside], dict(ranges_of(kernel))) else 32
 
 
