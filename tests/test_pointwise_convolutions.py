@@ -53,8 +53,10 @@ def made(*size: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
 def test_the_same_numbers_and_strides(size: tuple[int, ...], step: int) -> None:
     x, w = made(*size), torch.randn(24, size[1], *[1] * (len(size) - 2), dtype=torch.bfloat16)
     gm = rewritten(lambda x, w: conv(x, w, step), x, w)
-    assert aten.mm.default in [n.target for n in gm.graph.nodes]
     found, wanted = gm(x, w), conv(x, w, step)
+    # A CPU without instructions for bf16 gives results of three dimensions in order, left alone.
+    last = len(size) == 4 or wanted.is_contiguous(memory_format=torch.channels_last_3d)
+    assert (aten.mm.default in [n.target for n in gm.graph.nodes]) == last
     assert found.stride() == wanted.stride()
     assert relative_error(found, conv(x.double(), w.double(), step)) < 1e-2
 
