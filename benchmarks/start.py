@@ -2,7 +2,7 @@
 
     python benchmarks/start.py [--only softmax bert layers:32] [--backends compile_cli inductor]
                                [--processes first second carried] [--mode reduce-overhead]
-                               [--out start.json] [--device cuda] [--train]
+                               [--out start.json] [--device cuda] [--train] [--limit 120]
 
 Each program is compiled in a process of its own with caches of its own, which are empty; then in
 another process, which finds what the first one left (`second`), or has caches that are empty but
@@ -10,17 +10,21 @@ for what `torch.compiler.save_cache_artifacts` took from the first (`carried`). 
 is a result, with all imports that `import torch` and the model's construction do not make, and the
 most memory that a process held. Backends take turns. `layers:32` is BERT of as many layers,
 `regions:32` the same, of which each layer is a `torch.compiler.nested_compile_region`. With
-`--train`, models are in training mode, and a gradient is part of the call.
+`--train`, models are in training mode, and a gradient is part of the call. A process that takes
+longer than the limit, or ten seconds to end, is ended; where all its threads are is printed before.
 """
 
 from __future__ import annotations
 
 import argparse
 import compileall
+import faulthandler
 import json
 import os
 import resource
+import select
 import shutil
+import signal
 import statistics
 import sys
 import tempfile
@@ -32,6 +36,7 @@ from typing import Any
 
 CACHES = ("COMPILE_CLI_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 SIZE = 1024
+ENDING = 10.0  # seconds
 
 
 def _kernels() -> dict[str, Callable[..., Any]]:
@@ -106,9 +111,12 @@ def _program(name: str, device: str, train: bool) -> tuple[Callable[..., Any], t
 
 
 def measured(name: str, backend: str, options: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """What a first process takes, whose caches are empty, and what others do."""
-    caches = tempfile.mkdtemp()
-    found = {p: _in_process(caches, p, name, backend, options) for p in options.processes}
+    """What a first process takes, whose caches are empty, and what others do; printed as it is
+    known."""
+    caches, found = tempfile.mkdtemp(), {}
+    for process in options.processes:
+        found[process] = row = _in_process(caches, process, name, backend, options)
+        print(f"{row['call']:11.2f} s {row['memory']:6.0f} MB", end="", flush=True)
     shutil.rmtree(caches, ignore_errors=True)  # not as a child leaves: by hand
     return found
 
@@ -117,17 +125,38 @@ def _in_process(caches: str, process: str, *program: Any) -> dict[str, float]:
     """`once` in a process that has begun as this one: torch is imported, and no GPU in use."""
     reader, writer = os.pipe()
     if (child := os.fork()) == 0:
+        faulthandler.register(signal.SIGUSR1)  # all threads, to stderr
         folder = f"{caches}/{'carried' if process == 'carried' else 'kept'}"
         os.environ.update({v: f"{folder}/{v.lower()}" for v in CACHES})
         os.write(writer, json.dumps(once(process, *program)).encode())
         sys.exit()
     os.close(writer)
-    text = os.read(reader, 10_000)  # none of a process that failed
+    name, backend, options = program
+    told = select.select([reader], [], [], options.limit)[0]
+    text = os.read(reader, 10_000) if told else b""  # none of a process that failed, too
     os.close(reader)
-    if os.waitpid(child, 0)[1]:
-        raise SystemExit(f"{program[0]} with {program[1]} failed")
+    what = f"{name} with {backend}, {process} process"
+    if _ended(child, ENDING if told else 0.0, what) or not text:
+        raise SystemExit(f"{what}: failed")
     found: dict[str, float] = json.loads(text)
     return found
+
+
+def _ended(child: int, seconds: float, what: str) -> int:
+    """How a process ended; one that does not in time says where it is, and is killed."""
+    end = time.monotonic() + seconds
+    while not (ended := os.waitpid(child, os.WNOHANG))[0] and time.monotonic() < end:
+        time.sleep(0.01)
+    if ended[0]:
+        return ended[1]
+    threads = Path(f"/proc/{child}/task").glob("*")
+    waits = [f"{(t / 'comm').read_text().strip()} {(t / 'wchan').read_text()}" for t in threads]
+    print(f"\n{what} does not end; its threads: {', '.join(waits)}", file=sys.stderr, flush=True)
+    os.kill(child, signal.SIGUSR1)
+    time.sleep(1.0)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return 0
 
 
 def main() -> None:
@@ -138,6 +167,7 @@ def main() -> None:
     parser.add_argument("--mode")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--train", action="store_true", help="with a gradient")
+    parser.add_argument("--limit", type=float, default=120.0, help="seconds of a process")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     specs = map(find_spec, ("torch", "triton", "sympy"))
@@ -149,14 +179,12 @@ def main() -> None:
     models = ("bert", "gpt2", "llama", "t5", "vit", "resnet50", "efficientnet", "swin")
     names = options.only or [*_kernels(), *models]
     rows: dict[str, dict[str, Any]] = {}
-    turns = [(b, p) for p in options.processes for b in options.backends]
-    heads = [f"{b} {p}" for b, p in turns]
+    heads = [f"{b} {p}" for b in options.backends for p in options.processes]
     print(f"{'seconds of the first call':26}" + "".join(f"{head:>22}" for head in heads))
     for name in names:
-        row = {b: measured(name, b, options) for b in options.backends}
-        rows[name] = row
-        cells = (f"{row[b][p]['call']:9.2f} s {row[b][p]['memory']:6.0f} MB" for b, p in turns)
-        print(f"{name:26}" + "".join(f"{cell:>22}" for cell in cells), flush=True)
+        print(f"{name:26}", end="", flush=True)
+        rows[name] = {b: measured(name, b, options) for b in options.backends}
+        print()
     if len(options.backends) == 2:
         ours, peer = options.backends
         for process in options.processes:
