@@ -16,15 +16,14 @@ import torch
 import torch._functorch.config as functorch_config
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
+from torch._functorch._aot_autograd import autograd_cache
 
 import aten_lowering
 import compile_cli.graph_cache as graph_cache
 from compile_cli import pipeline, torch_backend
 from compile_cli.hosts import inputs
 from compile_cli.torch_compat import LocalMap, guards, key_parts, tracer
-from gemm_templates import Choice
 from loop_ir.passes import take_over
-from planner import NO_TIME, Chosen
 
 Calls = list[str]
 
@@ -178,57 +177,72 @@ assert networkx is not nx and networkx.DiGraph
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.parametrize("what", ["matmul", "schedule", "schedule of many"])
-def test_what_was_late_is_decided_by_a_process_that_finds_it_compiled(
-    what: str, compiled: Calls, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Until it is, and when the second decides no better, what was kept is loaded."""
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[logging.LogRecord]:
+    """What torch warns of."""
     said: list[logging.LogRecord] = []
     listener = logging.Handler(logging.WARNING)
     monkeypatch.setattr(listener, "emit", said.append)
     monkeypatch.setattr(key_parts.log, "handlers", [listener])
-    late: Future[Any] = Future()
-    compile_loop = pipeline.compile_loop
-    nothing: Any = None
-    choices = {"m": Choice(nothing, None, (), reason="no time")}
-    schedules = {("k", ()): Chosen(nothing, nothing, why=NO_TIME)}
+    monkeypatch.setattr(autograd_cache.log, "handlers", [listener])
+    return said
 
-    def guessed(*args: Any, **more: Any) -> Any:
-        graph = compile_loop(*args, **more)
-        if what == "matmul":
-            return replace(graph, matmuls=choices, late=(late,))
-        return replace(graph, schedules=schedules, late=(late,))
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> Future[Any]:
+    """A candidate of every graph that is compiled."""
+    late: Future[Any] = Future()
+    loop = pipeline.compile_loop
+    monkeypatch.setattr(
+        pipeline, "compile_loop", lambda *a, **more: replace(loop(*a, **more), late=(late,))
+    )
+    return late
+
+
+def test_what_was_late_is_decided_by_a_process_long_after_it_is_compiled(
+    compiled: Calls, late: Future[Any], said: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then, and when the second decides no better, what was kept is loaded."""
 
     def f(x: Tensor) -> Tensor:
         return x.sin().cumsum(-1).softmax(0)
 
-    if "many" in what:
-        monkeypatch.setattr("compile_cli.undecided._FEW", 1)
-    monkeypatch.setattr(pipeline, "compile_loop", guessed)
-    again = 1 if "many" in what else 2
-    for end, number in ((None, 1), (None, 1), (late.set_result, again), (None, again)):
-        if end is not None:
-            end(None)
+    now = 1e9
+    monkeypatch.setattr("compile_cli.undecided.time.time", lambda: now)
+
+    def passes(seconds: float) -> int:
+        nonlocal now
+        now += seconds
         torch.testing.assert_close(process(f, X), f(X))
-        assert len(compiled) == number
+        return len(compiled)
+
+    assert [passes(seconds) for seconds in (0, 0, 1e6)] == [1, 1, 1]
+    late.set_result(None)
+    assert [passes(seconds) for seconds in (0, 3000, 3000, 0, 1e6)] == [1, 1, 2, 2, 2]
     assert hits() == 1 and not said
 
 
+def test_a_forward_pass_is_kept_that_was_late_until_the_backward_pass(
+    compiled: Calls, late: Future[Any], said: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long that was."""
+    monkeypatch.setattr("compile_cli.undecided._SETTLED", -1.0)
+    for graphs, found in ((2, 0), (4, 0), (4, 1)):
+        x = X.clone().requires_grad_()
+        result = process(lambda x: x.tanh() * x.sin(), x).sum()
+        if not late.done():
+            late.set_result(None)
+        result.backward()
+        assert len(compiled) == graphs and hits() == found and not said
+
+
 def test_what_failed_or_was_not_compiled_supersedes_nothing(
-    compiled: Calls, monkeypatch: pytest.MonkeyPatch
+    compiled: Calls, late: Future[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where the process ends before."""
-    late: Future[Any] = Future()
-    compile_loop = pipeline.compile_loop
-    nothing: Any = None
-    choices = {"m": Choice(nothing, None, (), reason="no time")}
-    monkeypatch.setattr(
-        pipeline,
-        "compile_loop",
-        lambda *a, **more: replace(compile_loop(*a, **more), matmuls=choices, late=(late,)),
-    )
     process(torch.sin, X)
     late.set_exception(RuntimeError("the pool is closed"))
+    monkeypatch.setattr("compile_cli.undecided._SETTLED", -1.0)
     process(torch.sin, X)
     assert len(compiled) == 1 and hits() == 1
 

@@ -5,6 +5,8 @@ versions and GPU, captures it with Dynamo, and finds the rest in AOTAutograd's c
 traced, lowered, fused, measured, planned or built again: an entry has the kernels' binaries, too.
 """
 
+from __future__ import annotations
+
 import os
 import pickle
 from collections.abc import Callable, Sequence
@@ -90,11 +92,15 @@ class GraphCode(OutputCode):  # type: ignore[misc]  # torch has no types there
 
     def __reduce__(self) -> tuple[Any, ...]:
         try:
-            with unset_fake_temporarily():  # torch copies what it keeps while it compiles
+            with unset_fake_temporarily():  # torch keeps it while it compiles
                 data = pickle.dumps(self.artifact())
         except NoArtifact as why:
             raise BypassAOTAutogradCache(str(why)) from why
         return _read, (data, sha256(data).digest())
+
+    def __copy__(self) -> GraphCode:
+        """What torch keeps is made of this, and is not read again here."""
+        return GraphCode(None, self.artifact)
 
     def prepare_for_serialization(self) -> None:
         """Of a copy, which holds nothing but the artifact."""

@@ -24,7 +24,7 @@ from compile_cli.ranks import Ranks, agreed, digest, here
 from compile_cli.record import Record
 from compile_cli.result import CompiledGraph, lazy_inputs
 from compile_cli.torch_compat import TracingContext, in_data_parallel, untraced
-from compile_cli.undecided import awaiting, undecided
+from compile_cli.undecided import awaiting
 from cuda_graphs import Lending, Loans
 from loop_ir import Graph, TensorRef
 from planner import ChannelsLast
@@ -141,8 +141,7 @@ def _told(code: GraphCode | None) -> Artifact | None:
 
 def _kept(compiled: CompiledGraph, settings: Options, shared: str) -> Artifact:
     """What the cache keeps. Raises `NoArtifact`."""
-    artifact = replace(Artifact.of(compiled, settings), shared=shared)
-    return awaiting(artifact, compiled.late) if undecided(compiled) else artifact
+    return awaiting(replace(Artifact.of(compiled, settings), shared=shared), compiled.late)
 
 
 def _no_artifact(why: str) -> Artifact:

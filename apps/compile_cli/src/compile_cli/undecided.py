@@ -1,12 +1,16 @@
 """What a compilation had no time to decide, and which later process does.
 
-A graph is kept for the next process as it is. Candidates that were late go on compiling while this
-process runs; once they are compiled, a record says so, and a later process that finds the kept
-graph compiles it again, measures them, and keeps what comes of it beside the first."""
+A graph is kept for the next process as it is, guesses included. Candidates that were late go on
+compiling while this process runs; once they are compiled, a record says so. Processes that find the
+kept graph load it, and nothing is measured there: a call that is to be quick would wait for it, and
+what the user computes meanwhile would be measured, too. Who finds it after `_SETTLED` seconds
+compiles it again, measures, and keeps what comes of it beside the first: a graph that is still in
+use by then is worth the time of one more compilation."""
 
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -18,30 +22,17 @@ from multikernel import RecordStore
 if TYPE_CHECKING:
     from compile_cli.artifact import Artifact
     from compile_cli.options import Options
-    from compile_cli.result import CompiledGraph
 
-# Nodes of a graph that is compiled again in less time than a user would lose by guessed schedules.
-_FEW = 20
+_SETTLED = 3600.0
 
 
 class Superseded(NoArtifact):
-    """A later process decides better than what was kept says."""
-
-
-def undecided(compiled: CompiledGraph) -> list[str]:
-    """The matmuls of which nothing was measured in time, and in small graphs the kernels whose
-    schedules were not."""
-    from planner import NO_TIME  # with all of planning, which a graph that is found does without
-
-    late = [out for out, choice in compiled.matmuls.items() if choice.reason == "no time"]
-    if len(compiled.loop.nodes) < _FEW:
-        late += [name for (name, _), chosen in compiled.schedules.items() if chosen.why == NO_TIME]
-    return late
+    """A process that finds what was kept decides better than that says."""
 
 
 def awaiting(artifact: Artifact, late: Sequence[Future[Any]]) -> Artifact:
-    """The artifact of a graph with something undecided, which is superseded once all of `late` are
-    compiled; once, so that what a second compilation leaves undecided stays so."""
+    """The artifact of a graph with something undecided, which is superseded some time after all of
+    `late` are compiled; once, so that what a second compilation leaves undecided stays so."""
     name = hashlib.sha256(artifact.text.encode()).hexdigest()
     store = _store(artifact.options)
     if not late or store.get(name) is not None:
@@ -49,7 +40,7 @@ def awaiting(artifact: Artifact, late: Sequence[Future[Any]]) -> Artifact:
 
     def ended(_: Future[Any]) -> None:
         if all(future.done() and future.exception() is None for future in late):
-            store.put(name, {"compiled": len(late)})
+            store.put(name, {"compiled": time.time()})
 
     for future in late:
         future.add_done_callback(ended)
@@ -58,7 +49,8 @@ def awaiting(artifact: Artifact, late: Sequence[Future[Any]]) -> Artifact:
 
 def check_decided(artifact: Artifact) -> None:
     """Raises `Superseded`."""
-    if artifact.awaits and _store(artifact.options).get(artifact.awaits) is not None:
+    found = _store(artifact.options).get(artifact.awaits) if artifact.awaits else None
+    if found is not None and time.time() - found["compiled"] > _SETTLED:
         raise Superseded("what it had no time to measure is compiled now")
 
 
