@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
@@ -42,6 +43,21 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     # It counts them one by one, which compilations ask for: 30 to 60 ms each, of half a million.
     gc.get_freeze_count = lambda: 1
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of the cases of a test that is marked `spread(n)`, one of n runs always, with values of its
+    parameters in turn; the others are slow ones."""
+    seen: Counter[tuple[Path, str]] = Counter()
+    for item in items:
+        mark = item.get_closest_marker("spread")
+        if mark and not item.get_closest_marker("slow"):
+            name = item.path, item.nodeid.partition("[")[0]
+            i, (n,) = seen[name], mark.args
+            seen[name] += 1
+            if (i + i // n) % n:
+                item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session", autouse=True)

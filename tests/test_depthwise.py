@@ -37,6 +37,7 @@ def check(fx: Any, fn: Callable[..., Tensor], *args: Tensor, ours: bool = True) 
     assert kinds == [Kernel] if ours else Extern in kinds
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("order", [torch.contiguous_format, LAST])
 @pytest.mark.parametrize(
@@ -127,6 +128,7 @@ def test_others_are_the_vendors(fx: Any, fn: Callable[..., Tensor]) -> None:
     assert calls == ["aten.convolution.default"]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("order", [torch.contiguous_format, LAST])
 @pytest.mark.parametrize("step", [1, 2])
 def test_gradients(options: dict[str, Any], order: torch.memory_format, step: int) -> None:

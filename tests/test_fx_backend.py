@@ -38,6 +38,7 @@ def placeholders(gm):
     return [n.meta["val"] for n in gm.graph.find_nodes(op="placeholder")]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_from_torch_compile(fresh_dynamo, kind, dynamic):
     by_option = torch.compile(

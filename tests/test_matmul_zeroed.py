@@ -131,6 +131,7 @@ FILLED = [
 ]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("rows", "configs", "emit"),
     [

@@ -68,6 +68,7 @@ def pads(gm: torch.fx.GraphModule) -> int:
     return sum(node.target in PADS for node in gm.graph.nodes)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("second", [whole, columns, apart])
 @pytest.mark.parametrize("first", [whole, columns, apart])
 @pytest.mark.parametrize("k", [9, 24, pytest.param(1025, marks=pytest.mark.slow)])

@@ -57,6 +57,7 @@ def test_functions_of_as_many_steps_as_data_says(
     assert not any(found.values()), {name: fault for name, fault in found.items() if fault}
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int8, torch.uint8], ids=str)
 def test_divisors_and_multiples(
     special_functions: Any, dtype: torch.dtype, options: dict[str, Any]

@@ -179,6 +179,7 @@ def test_by_name_and_with_options(options: dict[str, Any]) -> None:
 KERNELS = {"tuned": add_tuned, "heuristics": add_by_size, "both": add_even}
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 def test_configs_and_heuristics(fx: Any, name: str, dynamic: bool) -> None:

@@ -101,6 +101,7 @@ def equal_but_apart(x: Tensor) -> Any:
     return x + 1, x + 1, x.clone(), x
 
 
+@pytest.mark.spread(2)
 @both
 @pytest.mark.parametrize(
     "fn",
@@ -122,6 +123,7 @@ def one_and_several(x: Tensor, w: Tensor) -> Any:
     return y, *views, y, y.contiguous(), x, *of_input, dropped, seen, w, w[:], w.contiguous(), seen
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("backend", "emit", "dynamic"),
     [
@@ -190,6 +192,7 @@ def transforms(x: Tensor) -> Any:
     )  # fmt: skip
 
 
+@pytest.mark.spread(2)
 @both
 @pytest.mark.parametrize(
     ("fn", "x"),
@@ -210,6 +213,7 @@ def test_an_input_is_conjugated_as_it_was_compiled() -> None:
         run(spiral(3).conj())
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("given", [Tensor.clone, Tensor.conj, torch._neg_view])
 @pytest.mark.parametrize(
     ("fn", "x"),
@@ -254,6 +258,7 @@ def into_copies(x: Tensor) -> Any:
     )  # fmt: skip
 
 
+@pytest.mark.spread(2)
 @both
 @pytest.mark.parametrize(
     "x", [ramp(3, 4).t(), ramp(3).expand(3, 3), ramp(3, 1).expand(3, 3), ramp(4, 3)[1:]]

@@ -100,6 +100,7 @@ def masked(x: Tensor) -> tuple[Tensor, ...]:
     return tuple(getattr(torch.masked, name)(x, 1, mask=on) for name in names)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("entry", ENTRIES)
 @pytest.mark.parametrize("f", [constants, written_constants, masked])
 def test_scalar_constants(f: Callable[..., Any], entry: str) -> None:

@@ -65,7 +65,8 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 GRADIENTS = ["plain", "causal", "odd blocks", "alibi", "softcap", "bias", "table", "nothing"]
-# alibi has the blocks of causal, documents those of window; what all have, plain has
+# alibi has the blocks of causal, documents those of window; what all have, plain has, and what the
+# gradients of alibi show, those of slopes and distances do
 CONTAINED = ("plain", "causal", "window")
 
 
@@ -88,7 +89,7 @@ def test_functions_of_scores(case: str, monkeypatch: pytest.MonkeyPatch) -> None
     assert got[0].stride() == want[0].stride()
 
 
-@pytest.mark.parametrize("case", tails(GRADIENTS))
+@pytest.mark.parametrize("case", tails(GRADIENTS, ("alibi",)))
 def test_gradients(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch refuses gradients of flex attention on the CPU, for Inductor's kernels have none."""
     monkeypatch.setattr(flex_module, "_validate_device", lambda *_: None)
@@ -134,7 +135,7 @@ CAPTURED: dict[str, tuple[tuple[int, ...], Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", tails(CAPTURED, ("bias", "slopes")))
+@pytest.mark.parametrize("case", tails(CAPTURED, ("bias", "slopes", "T5", "all")))
 def test_gradients_of_what_a_function_captured(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums of f32, rounded once: eager's of 16 bits are off by several bits."""
     monkeypatch.setattr(flex_module, "_validate_device", lambda *_: None)
@@ -160,9 +161,10 @@ def test_gradients_of_what_a_function_captured(case: str, monkeypatch: pytest.Mo
         torch.testing.assert_close, rtol=tolerance, atol=tolerance, check_dtype=False
     )
     close(got, want)
-    alone = torch.autograd.grad(compiled(q.detach(), k.detach(), given[2]), given[2], seed)
-    close(alone[0], want[2])
     assert got[2].dtype is dtype
+    if case not in ("buckets", "queries"):  # nothing else has gradients
+        alone = torch.autograd.grad(compiled(q.detach(), k.detach(), given[2]), given[2], seed)
+        close(alone[0], want[2])
 
 
 def test_torch_gives_gradients_of_what_was_computed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,9 +34,9 @@ def compiled(model: nn.Module, args: tuple[Any, ...], folder: Path, **settings: 
     return compile_cli.compile(model, args, options={"cache_dir": str(folder)}, **settings)
 
 
-def test_nested_inputs_and_results(tmp_path: Path) -> None:
+def test_nested_inputs_and_results(own_cache: Path) -> None:
     x, y, z = (torch.randn(3, 4) for _ in range(3))
-    run = compiled(Nested(), ((x, y), 2.0, {"z": z}), tmp_path)
+    run = compiled(Nested(), ((x, y), 2.0, {"z": z}), own_cache)
     for _ in range(2):
         out = run((x, y), 2.0, {"z": z})
         torch.testing.assert_close(out["sum"], x + y * 2.0)
@@ -49,13 +49,13 @@ def test_nested_inputs_and_results(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("emit", ["fx", "cpp"])
-def test_autocast_around_a_call(emit: str, tmp_path: Path) -> None:
+def test_autocast_around_a_call(emit: str, own_cache: Path) -> None:
     """What was compiled outside of it: products gave 16 bits into memory of 32."""
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 4)), torch.randn(3, 8)
-    run = compiled(model, (x,), tmp_path)
+    run = compiled(model, (x,), own_cache)
     torch._dynamo.reset()
-    options = {"cache_dir": str(tmp_path), "emit": emit}
+    options = {"cache_dir": str(own_cache), "emit": emit}
     y = torch.compile(model, backend="compile_cli", options=options)(x)
     with torch.autocast("cpu", torch.bfloat16):
         got = run(x)
@@ -68,10 +68,10 @@ def test_autocast_around_a_call(emit: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("emit", ["fx", "cpp"])
-def test_fake_tensors_are_refused(emit: str, tmp_path: Path) -> None:
+def test_fake_tensors_are_refused(emit: str, own_cache: Path) -> None:
     """Kernels read what lies at address 0."""
     x = torch.ones(3)
-    run = compile_cli.compile(Two(), (x, x), options={"cache_dir": str(tmp_path), "emit": emit})
+    run = compile_cli.compile(Two(), (x, x), options={"cache_dir": str(own_cache), "emit": emit})
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         fake = mode.from_tensor(x)
         for given in (x, fake):
@@ -81,9 +81,9 @@ def test_fake_tensors_are_refused(emit: str, tmp_path: Path) -> None:
         run(x, fake)
 
 
-def test_tensors_alone(tmp_path: Path) -> None:
+def test_tensors_alone(own_cache: Path) -> None:
     x, y = torch.randn(3, 4), torch.randn(3, 4)
-    run = compiled(Two(), (x, y), tmp_path)
+    run = compiled(Two(), (x, y), own_cache)
     for _ in range(2):
         total, product = run(x, y)
         assert torch.equal(total, x + y) and torch.equal(product, x * y)
@@ -100,9 +100,9 @@ def test_tensors_alone(tmp_path: Path) -> None:
     assert torch.equal(run(x, y)[0], x + y)
 
 
-def test_sizes_are_checked_at_every_new_one(tmp_path: Path) -> None:
+def test_sizes_are_checked_at_every_new_one(own_cache: Path) -> None:
     x = torch.randn(4, 8)
-    run = compiled(nn.GELU(), (x,), tmp_path, dynamic={0: {0}})
+    run = compiled(nn.GELU(), (x,), own_cache, dynamic={0: {0}})
     for n in (4, 2, 7, 4, 1):
         given = torch.randn(n, 8)
         torch.testing.assert_close(run(given), nn.functional.gelu(given), rtol=1e-5, atol=1e-6)
@@ -110,14 +110,14 @@ def test_sizes_are_checked_at_every_new_one(tmp_path: Path) -> None:
         run(torch.randn(4, 9))
 
 
-def test_no_gradient_is_recorded(tmp_path: Path) -> None:
+def test_no_gradient_is_recorded(own_cache: Path) -> None:
     x = torch.randn(4, 8, requires_grad=True)
-    assert not compiled(nn.GELU(), (x.detach(),), tmp_path)(x).requires_grad
+    assert not compiled(nn.GELU(), (x.detach(),), own_cache)(x).requires_grad
 
 
-def test_an_edited_host_program_runs(tmp_path: Path) -> None:
+def test_an_edited_host_program_runs(own_cache: Path) -> None:
     x, y = torch.randn(3, 4), torch.randn(3, 4)
-    run = compiled(Two(), (x, y), tmp_path)
+    run = compiled(Two(), (x, y), own_cache)
     host = run.graph.host
     (output,) = [n for n in host.graph.nodes if n.op == "output"]
     output.args = (tuple(reversed(output.args[0])),)

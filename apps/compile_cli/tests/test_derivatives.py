@@ -39,6 +39,7 @@ def images(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
     return y, w.sum(0)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("emit", ["fx", "hop"])
 @pytest.mark.parametrize("f", [layers, complexes, images])
 def test_gradients_in_batches(

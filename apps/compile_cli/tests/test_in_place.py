@@ -225,6 +225,7 @@ def custom_old_row(x: Tensor, y: Tensor) -> Any:
     return z, w
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("entry", "emit"),  # Dynamo's program is emitted as the exported one is
     [

@@ -124,8 +124,7 @@ def test_what_a_graph_sends_is_sent_while_it_computes(monkeypatch: pytest.Monkey
     assert called.index(["all_reduce_"]) < called.index(["mm"]) < called.index(["wait_tensor"])
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
-def test_two_processes_share_a_batch(kind: str) -> None:
+def test_two_processes_share_a_batch() -> None:
     """Each has a half, and the parameters are those of steps of the whole, also where each process
     holds a half of every parameter (FSDP2)."""
     with socket.socket() as free:
@@ -133,7 +132,7 @@ def test_two_processes_share_a_batch(kind: str) -> None:
         port = str(free.getsockname()[1])
     program = Path(__file__).parents[3] / "tests" / "two_ranks.py"
     ran = subprocess.run(
-        [sys.executable, "-W", "ignore", str(program), port, kind, "cpu"],
+        [sys.executable, "-W", "ignore", str(program), port, "ddp,fsdp2", "cpu"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr

@@ -400,6 +400,7 @@ DRAWS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("how", ["checkpoint", 0.0, 0.3])
 @pytest.mark.parametrize(
     "name", [n if n == "bernoulli" else pytest.param(n, marks=pytest.mark.slow) for n in DRAWS]

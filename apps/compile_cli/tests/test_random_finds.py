@@ -221,6 +221,7 @@ FINDS: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("entry", ENTRIES)
 @pytest.mark.parametrize("name", FINDS)
 def test_finds(name: str, entry: str) -> None:

@@ -13,6 +13,7 @@ from loop_ir import Kernel
 SIZES = [(4, 3, 5, 2), (6, 3), (2, 4, 7), (3, 2, 2, 1, 2)]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_training_gives_results_and_statistics(oracle: Any, size: Any, dtype: torch.dtype) -> None:

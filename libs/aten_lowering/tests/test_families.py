@@ -18,6 +18,7 @@ FLOATS = [torch.float64, torch.float32, torch.bfloat16]
 DIMS: list[Any] = [0, -1, (0, 2), (-1, -2), (0, 1, 2)]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("name", ["sum", "mean", "amax", "amin"])
 @pytest.mark.parametrize("keepdim", [False, True])
 def test_folds(oracle: Any, name: str, keepdim: bool) -> None:
@@ -245,6 +246,7 @@ def test_matmuls(oracle: Any) -> None:
     assert isinstance(oracle(torch.mm, a.long(), b.long()).graph.nodes[-1], Extern)
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize(
     "shape", [(), (1,), (5,), (1, 5), (3, 1), (3, 5), (1, 1, 5), (2, 1, 1), (2, 1, 5), (2, 3, 5)]
 )

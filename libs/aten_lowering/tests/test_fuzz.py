@@ -85,6 +85,7 @@ def test_random_graphs(oracle: Any, steps: list[Step], shape: list[int]) -> None
     oracle(program(steps), *inputs)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("index", range(len(STEPS)))
 def test_each_step(oracle: Any, index: int) -> None:
     """Keeps a step that never works from passing unseen."""

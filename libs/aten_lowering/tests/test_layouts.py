@@ -187,6 +187,7 @@ def test_transforms_on_a_gpu_run_in_three_dimensions_at_a_time(
         assert f(torch.empty(shape, dtype=torch.complex64)).permute(order).is_contiguous()
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize(("channels", "side"), [(3, 3), (3, 1), (15, 3), (16, 3)])
 @pytest.mark.parametrize("rank", [4, 5])
 @pytest.mark.parametrize("tracing", ["real", "symbolic"])
@@ -246,6 +247,7 @@ GATHERS: dict[str, tuple[torch.Tensor, tuple[torch.Tensor | None, ...]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("sizes", ["fake", "symbolic"])
 @pytest.mark.parametrize("name", GATHERS)
 def test_what_is_indexed_lies_as_in_eager(name: str, sizes: str) -> None:

@@ -249,6 +249,7 @@ COMPLEX = {
 PLACES = torch.tensor([1, 3])
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("name", COMPLEX)
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
 def test_complex_numbers_in_kernels(oracle: Any, name: str, dtype: torch.dtype) -> None:

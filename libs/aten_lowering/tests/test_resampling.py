@@ -43,6 +43,7 @@ def kernels(lowered: Any, count: int | None = 1) -> None:
     assert found == [Kernel] * (len(found) if count is None else count)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("dims", [1, 2, 3])
 @pytest.mark.parametrize("exact", ["", "_exact"])
 def test_nearest(oracle: Any, dims: int, exact: str) -> None:
@@ -203,6 +204,7 @@ def test_factors_that_change_no_size_change_nothing(oracle: Any, mode: str) -> N
     oracle(lambda g: getattr(aten, names)(g, size, [1, 2, *size], False, *[1.1] * dims), x[..., :4])
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
 @pytest.mark.parametrize("dims", [1, 2, 3])
 def test_factors_of_equal_and_doubled_sizes(oracle: Any, dims: int, mode: str) -> None:
@@ -271,6 +273,7 @@ def test_nearest_of_integers_and_of_lines_and_volumes_in_other_orders(oracle: An
 PADS = [(1, 2), (0, 2), (2, 0), (1, 2, 3, 0), (2, 1, 1, 2), (1, 1, 1, 0, 0, 1)]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("pads", PADS, ids=str)
 @pytest.mark.parametrize("mode", ["reflect", "replicate"])
 def test_padding(oracle: Any, mode: str, pads: tuple[int, ...]) -> None:

@@ -149,6 +149,7 @@ def test_kernels(oracle: Any, name: str) -> None:
     assert not any(isinstance(n, Extern) for n in lowered.graph.nodes)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     "padding", [(2, 1), (1, 0, 3, 2), (0, 1, 2, 2, 1, 3), (-1, 2, 1, 0), (-2, -1)], ids=str
 )
@@ -162,6 +163,7 @@ def test_gradients_of_replicated_edges(oracle: Any, padding: Any, dtype: torch.d
     assert not any(isinstance(n, Extern) for n in lowered.graph.nodes)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("dims", [1, 2, 3])
 def test_gradients_of_biases_are_sums(dims: int, transposed: bool) -> None:
@@ -194,6 +196,7 @@ def _steps(x: Tensor) -> list[int]:
     return [step for n, step in zip(x.shape, x.stride(), strict=True) if n > 1]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("order", ["rows", "channels", "columns"])
 @pytest.mark.parametrize("bias", [True, False])

@@ -59,6 +59,7 @@ FUNCTIONS: list[Fn] = [
 ]  # fmt: skip
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("symbolic", [False, True])
 @pytest.mark.parametrize("fn", FUNCTIONS)
 def test_places_that_are_data(oracle: Any, fn: Fn, symbolic: bool) -> None:
@@ -118,6 +119,7 @@ def test_sums_that_stay_with_the_operator(oracle: Any) -> None:
 TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.int64)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("own", [True, False])
 @pytest.mark.parametrize("reduce", ["sum", "prod", "mean", "amax", "amin"])
 def test_reductions(oracle: Any, reduce: str, own: bool) -> None:

@@ -57,6 +57,7 @@ def check(out, expected):
     torch.testing.assert_close(out.double(), expected, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("a_rows", [False, True])
 @pytest.mark.parametrize("b_rows", [False, True])
 @pytest.mark.parametrize("parts", [0, 2])

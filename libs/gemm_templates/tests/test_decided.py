@@ -76,6 +76,7 @@ def test_padded_copies_are_taken_where_faster_and_right(
     run_module.forget()
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(("copies", "taken"), [(0.4, True), (0.6, False)])
 @pytest.mark.parametrize("given", [False, True])
 def test_templates_get_copies_of_odd_operands_where_faster(monkeypatch, copies, taken, given):

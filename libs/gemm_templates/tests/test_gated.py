@@ -31,6 +31,7 @@ ACTS = {"relu": (RELU, F.relu), "gelu": (GELU, F.gelu), "silu": (SILU, F.silu)}
 UP = Problem(4096, 14336, 4096, b_stride=(1, 4096), gate=SILU, aligned=ALIGNED)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("act", list(ACTS))
 @pytest.mark.parametrize("by_rows", [True, False])
 def test_both_products_and_the_gate(act, by_rows):

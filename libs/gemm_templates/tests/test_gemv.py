@@ -51,6 +51,7 @@ def check(out, expected):
     torch.testing.assert_close(out.double(), expected, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("config", [VECTOR, SKINNY, replace(VECTOR, split_k=1)], ids=str)
 @pytest.mark.parametrize("columns", [True, False], ids=["K contiguous", "N contiguous"])
 @pytest.mark.parametrize("size", [(1, 32, 96), (3, 50, 131), (1, 1, 1)])

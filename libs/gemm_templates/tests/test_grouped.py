@@ -97,6 +97,7 @@ def check(out, expected):
     torch.testing.assert_close(out.double(), expected, rtol=TOLERANCE[name], atol=TOLERANCE[name])
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("ends", ENDS.values(), ids=ENDS)
 @pytest.mark.parametrize("jagged", ["M", "N", "K"])
 def test_groups(jagged, ends):
@@ -105,6 +106,7 @@ def test_groups(jagged, ends):
     check(run(problem, a, b, ends), reference(jagged, a, b, ends))
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("parts", [0, 2])
 @pytest.mark.parametrize(
     ("jagged", "a_rows", "b_rows"),

@@ -33,6 +33,7 @@ def operands():
     return a, b.t(), a.long() @ b.t().long()
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 def test_sums(config):
     a, b, expected = operands()

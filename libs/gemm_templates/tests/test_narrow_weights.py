@@ -83,6 +83,7 @@ def weights(n, k, columns):
     return q.t() if columns else q
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 @pytest.mark.parametrize(
     ("m", "n", "k", "layout"),
@@ -118,6 +119,7 @@ def test_int8_weights_of_scaled_rows(m, n, k, layout, config):
     )
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 @pytest.mark.parametrize("columns", [True, False], ids=["K contiguous", "N contiguous"])
 def test_what_lies_outside_never_counts(columns, config):
@@ -152,6 +154,7 @@ def test_wide_offsets_and_sizes_at_run_time(config):
     torch.testing.assert_close(out.double(), a.double() @ right, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 @pytest.mark.parametrize("stored", ["i8", "f8e4m3", pytest.param("f8e5m2", marks=pytest.mark.slow)])
 def test_mixed_mm(stored, config):

@@ -52,6 +52,7 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("config", [None, CONFIG], ids=["torch", "template"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_strides(layout, config):
@@ -72,6 +73,7 @@ FACTORS = [(1, 0), (1, 1), (1, -0.5), (2.5, 0), (2.5, 1), (2.5, -0.5)]
 SHAPES = [(18,), (1, 18), (20, 1), (20, 18), ()]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("config", [None, CONFIG], ids=["torch", "template"])
 @pytest.mark.parametrize(
     ("alpha", "beta", "shape"),
@@ -146,6 +148,7 @@ PLACES = {
 }
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     "size",
     [
@@ -201,6 +204,7 @@ def test_f64_is_torchs():
 ACTS = {"none": lambda x: x, "gelu": F.gelu, "relu": F.relu, "silu": F.silu}
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize("config", [None, CONFIG], ids=["torch", "template"])
 def test_linear_act_and_its_gradients(act, config):

@@ -47,6 +47,7 @@ def strided(shape, contiguous):
     return torch.randn(shape) if contiguous else torch.randn(columns, rows).t()
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("config", [TILED, TMA])
 @pytest.mark.parametrize("a_rows", [False, True])
 @pytest.mark.parametrize("b_rows", [False, True])
@@ -142,6 +143,7 @@ BATCHED_CONFIGS = (
 )  # fmt: skip
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("config", BATCHED_CONFIGS, ids=str)
 @pytest.mark.parametrize("batch", [1, 3])
 def test_batches(batch, config):

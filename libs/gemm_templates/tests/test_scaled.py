@@ -89,6 +89,7 @@ def spread(scales, rows, columns):
     return scales.repeat_interleave(rows, 0).repeat_interleave(columns, 1)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("config", [TILED, TMA, Config(16, 256, 128, 2, 4, 2), None])
 @pytest.mark.parametrize(
     ("a_rows", "b_columns", "k"),

@@ -73,6 +73,7 @@ def check(out, expected):
 SIZES = ((16, 32, 96), (17, 18, 100), (1, 1, 1), (18, 5, 7))
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("config", ALL, ids=str)
 @pytest.mark.parametrize("size", SIZES)
 def test_sizes(size, config):
@@ -96,6 +97,7 @@ def test_strides(a_stride, b_stride, config):
     check(*run(problem, config, times=1))
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("config", [SPLIT, DECOMPOSE], ids=str)
 @pytest.mark.parametrize("act", ["relu", "gelu"])
 def test_bias_and_activation(act, config):

@@ -124,6 +124,7 @@ TMA = Config(16, 32, 16, 2, 4, 2, "tma", 3)
 ALIGNED = frozenset({"a", "b", "out"})
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("split", [0, 2, 4])
 @pytest.mark.parametrize("a_rows", [False, True])
 @pytest.mark.parametrize("b_rows", [False, True])

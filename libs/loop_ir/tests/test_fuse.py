@@ -51,6 +51,7 @@ def assert_same(graph, fused, inputs, constants=None, extern=None, tolerance=1e-
         np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("symbolic", [False, True])
 @pytest.mark.parametrize("dtype", [DType.f32, DType.bf16])
 def test_encoder(symbolic, dtype, encoder, inputs_of, run_attention):

@@ -136,6 +136,7 @@ def run(graph, size):
     return interpret_graph(graph, inputs, extern=lambda t, a, k: -a[0], symbols={"s0": size})
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("options", [
     FuseOptions(drop_round_casts=False),
     FuseOptions(drop_round_casts=False, inline=False, launch_bytes=0),

@@ -238,6 +238,7 @@ def cuts(kernel: Kernel):
             yield Cut(axis, sympy.Integer(chunks), sympy.Integer(length), chunks * length == 40)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("tail", ["", " reverse"])
 @pytest.mark.parametrize("op", OPS)
 def test_every_cut_computes_the_same(op, tail):
@@ -248,6 +249,7 @@ def test_every_cut_computes_the_same(op, tail):
         agree(kernel, cut, [values()])
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("tail", ["", " reverse"])
 @pytest.mark.parametrize("op", OPS)
 def test_symbolic_extents(op, tail):

@@ -266,6 +266,7 @@ def agree(kernel: Kernel, cut: Cut, sizes: dict[str, int] | None = None) -> list
     return parts
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("length", [1, 4, 7, 13, 40, 64])
 @pytest.mark.parametrize("name", TEXTS)
 def test_every_cut_computes_the_same(name, length):

@@ -86,6 +86,7 @@ def run(source: str, tools: SimpleNamespace, xblock: int) -> tuple[str, dict[str
     return emitted.source, tensors
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("xblock", [pytest.param(1, marks=pytest.mark.slow), 4])
 @pytest.mark.parametrize(
     ("folds", "divisor", "after", "small", "names"),

@@ -36,6 +36,7 @@ def test_computes_what_the_loop_nest_says(name: str, tools: SimpleNamespace) -> 
     tools.check(tools.kernels[name], symbols=SYMBOLS)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     "schedule",
     [

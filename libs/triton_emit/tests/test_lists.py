@@ -244,6 +244,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("kind", ["persistent", "looped"])
 @pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)
 def test_reductions(tools: SimpleNamespace, kind: str, shapes: list[tuple[int, int]]) -> None:

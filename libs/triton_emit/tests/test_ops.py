@@ -118,6 +118,7 @@ def run(ops: Sequence[str], dtype: DType, out: DType, tools: SimpleNamespace, ul
         tools.check(kernel, Schedule("flat", 64), arguments(kind, [dtype] * count), ulp=most)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.value)
 def test_floats(dtype: DType, tools: SimpleNamespace) -> None:
     run(ARITHMETIC + FLOAT_ONLY, dtype, dtype, tools, 4.0)
@@ -209,6 +210,7 @@ def test_bitcast(pair: tuple[DType, DType], tools: SimpleNamespace) -> None:
         tools.check(pointwise([("bitcast", pair[1])], [pair[0]]), Schedule("flat", 64), given)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("value", [0.1, -0.0, 1e-300, float("inf"), float("nan"), -2.0])
 @pytest.mark.parametrize("dtype", [DType.f32, DType.f64, DType.bf16], ids=lambda d: d.value)
 def test_constants(value: float, dtype: DType, tools: SimpleNamespace) -> None:
@@ -253,6 +255,7 @@ def reduced(op: str, dtype: DType) -> Any:
     return np.where(x == 0, 1, x).astype(x.dtype) if op == "prod" else x
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda s: f"{s.kind}{s.xblock}")
 @pytest.mark.parametrize("op", REDUCTIONS)
 def test_reductions(op: str, schedule: Schedule, tools: SimpleNamespace) -> None:

@@ -42,6 +42,7 @@ def means(n: int, op: str = "max", dtype: str = "bf16") -> str:
 SCHEDULES: list[tuple[Kind, int]] = [("looped", 16), ("persistent", 512)]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(("kind", "block"), SCHEDULES)
 @pytest.mark.parametrize("op", ["max", "min", "prod", "any"])
 @pytest.mark.parametrize("count", [6, 1])

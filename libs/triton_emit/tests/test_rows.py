@@ -99,6 +99,7 @@ kernel flagged(
 """
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("kind", ["persistent", "looped"])
 @pytest.mark.parametrize("rows", [1, 4, 8])
 @pytest.mark.parametrize(

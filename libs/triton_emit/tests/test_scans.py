@@ -73,6 +73,7 @@ OPS = [
 ]  # fmt: skip
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("tail", ["", " reverse"])
 @pytest.mark.parametrize(("op", "dtype"), OPS)
@@ -112,6 +113,7 @@ kernel k(
 """
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("columns", "where"), [("21", ""), ("s0", "\n  where s0 in [1, 99] hint 21")]
 )
@@ -163,6 +165,7 @@ def test_rows_of_a_thread_lie_at_fixed_distances_both_ways(tools: SimpleNamespac
 LOOKBACK = Schedule("looped", 1, 4, num_warps=1, lookback=32)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("tail", "bits"),
     [
@@ -210,6 +213,7 @@ def test_infinities_reach_no_row_before_theirs(tools: SimpleNamespace) -> None:
     tools.check(kernel, STEPS, given, ulp=2)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("schedule", [*SCHEDULES, "steps", "lookback"])
 @pytest.mark.parametrize("dtype", ["f32", "i8"])
 def test_places(dtype: str, schedule: str, tools: SimpleNamespace) -> None:

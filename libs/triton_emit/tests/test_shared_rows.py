@@ -83,6 +83,7 @@ kernel whole(
 """
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(("share", "rblock"), [(2, 32), (3, 16), (5, 16)])
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_softmax(dtype: str, share: int, rblock: int, tools: SimpleNamespace) -> None:

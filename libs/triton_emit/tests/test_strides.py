@@ -182,6 +182,7 @@ def copied(h: object, w: object, where: str = "") -> Kernel:
     return parse_kernel(COPIED.format(h=h, w=w, where=where))
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize(("x", "y"), [(8, 4), (16, 8), (32, 2)])
 @pytest.mark.parametrize(("h", "w"), [(7, 13), (12, 8), (3, 33), (1, 20)])
 def test_windows_that_are_copied_in_rows(

@@ -41,6 +41,7 @@ def scaled(size: int, parts: int = 40, n: int = 0) -> Kernel:
     return parse_kernel(SCALED.format(n=n, size=size, parts=parts))
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("size", [4096, 5000, 77, 2])
 @pytest.mark.parametrize("parts", [40, 256, 1])
 def test_blocks_of_points(size: int, parts: int, tools: SimpleNamespace) -> None:

@@ -74,6 +74,7 @@ def test_text(static: Kernel, golden: Callable[[str, str], None]) -> None:
     golden("walk.py.txt", "\n\n".join(texts))
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("rows", [1, 4, 16])
 @pytest.mark.parametrize("bits", [32, 64])
 def test_computes_what_the_loop_nest_says(

@@ -127,6 +127,7 @@ def junk(rng: random.Random, text: str) -> str:
     return "".join(chars)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_any_text_is_read_or_refused(golden, seed):
     """A ParseError with its line, or a program that prints; `verify` raises only its own errors."""

@@ -144,6 +144,7 @@ def run(program, rng: random.Random) -> list[float]:
     return [held[value.name][0] for value in program.ops[-1].values]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("seed", range(20))
 def test_any_order_that_waits_allow_gives_the_same(seed: int):
     lines, names = random_lines(random.Random(seed))
