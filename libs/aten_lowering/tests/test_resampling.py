@@ -239,19 +239,21 @@ def test_factors_of_equal_and_doubled_sizes(oracle: Any, dims: int, mode: str) -
         oracle(lambda a: F.interpolate(a, scale_factor=(1.1, 2.2), mode=mode), image(1, 2, 4, 63))
 
 
-def test_antialiased_and_cubic_lines_of_equal_sizes() -> None:
-    for mode, antialias in (("bilinear", True), ("bicubic", False)):
+@pytest.mark.spread(2)
+@pytest.mark.parametrize("shape", [(1, 2, 4, 11), (1, 2, 3, 4)], ids=str)
+@pytest.mark.parametrize(("mode", "antialias"), [("bilinear", True), ("bicubic", False)])
+def test_antialiased_and_cubic_lines_of_equal_sizes(
+    mode: str, antialias: bool, shape: tuple[int, ...]
+) -> None:
+    def enlarge(a: Tensor) -> Tensor:
+        return F.interpolate(a, scale_factor=1.1, mode=mode, antialias=antialias)
 
-        def enlarge(a: Tensor, how: Any = (mode, antialias)) -> Tensor:
-            return F.interpolate(a, scale_factor=1.1, mode=how[0], antialias=how[1])
-
-        for shape in ((1, 2, 4, 11), (1, 2, 3, 4)):
-            a, b = (image(*shape).requires_grad_() for _ in range(2))
-            want, got = enlarge(a), torch.compile(enlarge, backend="compile_cli", dynamic=False)(b)
-            torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
-            seed = torch.randn_like(want)
-            found = [torch.autograd.grad(y, x, seed)[0] for y, x in ((got, b), (want, a))]
-            torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
+    a, b = (image(*shape).requires_grad_() for _ in range(2))
+    want, got = enlarge(a), torch.compile(enlarge, backend="compile_cli", dynamic=False)(b)
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+    seed = torch.randn_like(want)
+    found = [torch.autograd.grad(y, x, seed)[0] for y, x in ((got, b), (want, a))]
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
 
 
 def test_corners_of_unknown_sizes(oracle: Any) -> None:

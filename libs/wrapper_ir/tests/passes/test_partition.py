@@ -27,7 +27,7 @@ OPERATORS = ["test.double.default", "test.pair.default", "test.increment_.defaul
 
 @pytest.mark.parametrize("passes", [TAIL, ()], ids=["planned", "as it is"])
 @given(data=st.data())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_nothing_changes(programs, run_generated, passes, data):
     program = run_passes(data.draw(programs), data.draw(st.sampled_from([(), TAIL])))
     left_out = data.draw(st.sets(st.sampled_from(OPERATORS), min_size=1))
