@@ -173,6 +173,7 @@ def scores(a: Any, b: Any, c: Any) -> Any:
     return (torch.bmm(a, b.mT) + c).relu()
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("emit", ["fx", pytest.param("hop", marks=pytest.mark.slow), "cpp"])
 def test_a_dynamic_batch(options: dict[str, Any], emit: str) -> None:
     """The grid's second dimension, which has a limit: the vendor serves what is beyond."""

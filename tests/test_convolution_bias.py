@@ -118,6 +118,7 @@ class Squeeze(nn.Module):
         return x * F.hardsigmoid(self.more(y))
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("emit", ["fx", pytest.param("hop", marks=pytest.mark.slow), "cpp"])
 @torch.no_grad()
 def test_a_block(anywhere: None, options: dict[str, Any], emit: str) -> None:

@@ -38,6 +38,7 @@ def compiled(options: dict[str, Any], **more: Any) -> Any:
     )
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("emit", ["fx", pytest.param("hop", marks=pytest.mark.slow), "cpp"])
 def test_right_on_every_side_of_every_comparison(options: dict[str, Any], emit: str) -> None:
     model = compiled(options, emit=emit)

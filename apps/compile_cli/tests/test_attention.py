@@ -280,6 +280,7 @@ def test_dynamic_lengths_and_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
             torch.testing.assert_close(compiled(*given), want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("mask", [lambda b, h, i, j: i >= 0, lambda b, h, i, j: (i + j) % 2 == 0])
 def test_a_mask_whose_last_block_goes_past_the_end(
     mask: Any, monkeypatch: pytest.MonkeyPatch

@@ -459,6 +459,7 @@ def test_tensors_kept_in_8_bits(dtype: str, near: float, saved: list[Tensor]) ->
 SCALED = ("scaled_float8_e4m3fn", "scaled_float8_e5m2")
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("dtype", [SCALED[0], pytest.param(SCALED[1], marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("size", "groups"), [((32, 2, N), (32, 2, 1)), ((32, 10, 7), (32, 1, 1))], ids=str

@@ -42,6 +42,7 @@ def _same(compiled: Any, f: Callable[..., Any], *args: Tensor) -> None:
     torch.testing.assert_close(given, list(args))
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_norms_of_one_element_counted_from_the_last_dimension(entry: str) -> None:
     """torch's fake tensors keep the dimension, so what follows had another shape."""
@@ -164,6 +165,7 @@ def test_gradients_of_nan_are_nan() -> None:
     torch.testing.assert_close(mine.grad, eager.grad, equal_nan=True)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("shape", [(3, 4), (2, 4, 3)])
 def test_a_loss_of_classes_hands_nan_to_the_target_alone(shape: tuple[int, ...]) -> None:
     target = (
@@ -327,6 +329,7 @@ def test_labels_after_the_last_count_for_nothing(entry: str) -> None:
     _same(_compiled(loss, (x, labels), entry), loss, x, labels)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_writes_to_windows_that_leave_something_out(entry: str) -> None:
     """torch's functional form of such a write makes the rest 0."""
@@ -497,6 +500,7 @@ def test_multiples_of_places_that_are_added(entry: str) -> None:
     _same(_compiled(f, (x,), entry, dynamic=True), f, x)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_the_sign_of_an_imaginary_zero_that_is_conjugated(entry: str) -> None:
     """It says on which side of a cut a number is: angles were off by two pi."""

@@ -86,7 +86,7 @@ def test_exported_program(cli: Cli, tmp_path: Path) -> None:
     assert got.json()["max_rel_err"] < 1e-6
 
 
-@pytest.mark.parametrize("emit", ["hop", "cpp"])
+@pytest.mark.parametrize("emit", [pytest.param("hop", marks=pytest.mark.slow), "cpp"])
 def test_other_host_programs(cli: Cli, model: Model, emit: str) -> None:
     got = cli("run", model(NET), "--emit", emit, "--json", "--device", "cpu")
     assert got.code == 0, got.err

@@ -279,7 +279,7 @@ def test_writes_to_inputs_views_and_constants(compiled: Calls) -> None:
     assert len(compiled) == 1 and hits() == 1
 
 
-@pytest.mark.parametrize("emit", ["fx", "hop", "cpp"])
+@pytest.mark.parametrize("emit", ["fx", pytest.param("hop", marks=pytest.mark.slow), "cpp"])
 def test_each_host_program(emit: str, compiled: Calls) -> None:
     for _ in range(2):
         torch.testing.assert_close(process(torch.softmax, X, -1, emit=emit), X.softmax(-1))

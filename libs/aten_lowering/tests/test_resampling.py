@@ -130,6 +130,7 @@ def in_all_ways(oracle: Any, x: Tensor, op: Any, mode: str, aligned: bool | None
     kernels(oracle(backward, *gradients), len(HOW) if aligned is None else None)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("order", "aligned"), [(torch.channels_last, True), (torch.contiguous_format, False)]
 )
