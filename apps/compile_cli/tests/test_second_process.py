@@ -167,6 +167,9 @@ def test_what_stands_in_is_imported_when_it_is_asked_for() -> None:
     """And is no longer there for others. Nor does a graph that is found want what plans one."""
     code = """
 import sys
+import compile_cli, torch
+torch.compile(torch.sin, backend="eager")(torch.ones(2))
+import torch._functorch.aot_autograd
 import compile_cli.torch_backend
 assert not {"networkx", "loop_ir", "triton_emit", "tuning"} & sys.modules.keys()
 from torch._functorch._activation_checkpointing.graph_info_provider import nx

@@ -8,6 +8,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
+from compile_cli.stand_ins import StandIn
 from multikernel import imported_later
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 #: to import, and a program that compiles nothing yet needs none of them.
 _MODULES = "errors options compiled_artifact api result standalone torch_backend"
 __getattr__ = imported_later(__name__, _MODULES.split())
+
+# By name, torch imports its partitions, which draw graphs with networkx, before it does a backend.
+StandIn("torch._functorch.partitioners", "networkx", "DiGraph")
 
 # torch.compile finds the backend of an installed package by its entry point.
 if "compile_cli" not in entry_points(group="torch_dynamo_backends").names:

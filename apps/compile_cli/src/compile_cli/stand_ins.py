@@ -3,9 +3,35 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib import import_module
+from importlib import import_module, util
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
+
+
+class StandIn:
+    """`standing_in` while another module of torch is imported, whoever is the first to do that."""
+
+    def __init__(self, importer: str, name: str, *functions: str) -> None:
+        self._importer, self._given = importer, (name, *functions)
+        if importer not in sys.modules:
+            sys.meta_path.insert(0, self)
+
+    def find_spec(self, name: str, *_: Any) -> ModuleSpec | None:
+        """Of the importer: as it is found elsewhere, but for what stands in."""
+        if name != self._importer:
+            return None
+        sys.meta_path.remove(self)
+        spec = util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def within(module: ModuleType) -> None:
+                with standing_in(*self._given):
+                    execute(module)
+
+            spec.loader.exec_module = within  # type: ignore[method-assign]
+        return spec
 
 
 @contextmanager

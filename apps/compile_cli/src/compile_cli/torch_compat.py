@@ -11,36 +11,32 @@ import torch._dynamo.symbolic_convert as tracer
 import torch._functorch.config as functorch_config
 import torch._higher_order_ops.triton_kernel_wrap as kernel_wrap
 import torch.compiler.config
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.backends.registry import register_backend
 from torch._dynamo.callback import CallbackArgs, callback_handler
 from torch._dynamo.exc import TorchDynamoException
 from torch._dynamo.output_graph import trace_call_log as call_log
 from torch._dynamo.source import GlobalStateSource
 from torch._dynamo.utils import counters
 from torch._dynamo.variables.higher_order_ops import LocalMapWrappedHigherOrderVariable as LocalMap
+from torch._functorch import partitioners
+from torch._functorch._aot_autograd.autograd_cache import (
+    AOTAutogradCacheDetails,
+    BypassAOTAutogradCache,
+    OutputCode,
+)
+from torch._functorch._aot_autograd.schemas import (
+    OutputType,
+    SerializableAOTDispatchCompiler,
+    ViewAndMutationMeta,
+)
+from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._prims import rng_prims
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.autograd import forward_ad
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
-from compile_cli.stand_ins import standing_in
-
-with standing_in("networkx", "DiGraph"):  # torch's partitions draw graphs with it, and cut them
-    from torch._dynamo.backends.common import aot_autograd
-    from torch._dynamo.backends.registry import register_backend
-    from torch._functorch import partitioners
-    from torch._functorch._aot_autograd.autograd_cache import (
-        AOTAutogradCacheDetails,
-        BypassAOTAutogradCache,
-        OutputCode,
-    )
-    from torch._functorch._aot_autograd.schemas import (
-        OutputType,
-        SerializableAOTDispatchCompiler,
-        ViewAndMutationMeta,
-    )
-    from torch._functorch.aot_autograd import aot_module_simplified
 
 asserting: Any = torch._assert
 """Raises an `AssertionError` where a condition does not hold."""
