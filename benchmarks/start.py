@@ -11,7 +11,8 @@ is a result, with all imports that `import torch` and the model's construction d
 most memory that a process held. Backends take turns. `layers:32` is BERT of as many layers,
 `regions:32` the same, of which each layer is a `torch.compiler.nested_compile_region`. With
 `--train`, models are in training mode, and a gradient is part of the call. A process that takes
-longer than the limit, or ten seconds to end, is ended; where all its threads are is printed before.
+longer than the limit, or ten seconds to end (Inductor waits for its workers then), is ended; where
+all its threads are is printed before.
 """
 
 from __future__ import annotations
@@ -135,11 +136,11 @@ def _in_process(caches: str, process: str, *program: Any) -> dict[str, float]:
     told = select.select([reader], [], [], options.limit)[0]
     text = os.read(reader, 10_000) if told else b""  # none of a process that failed, too
     os.close(reader)
+    said = time.monotonic()
     what = f"{name} with {backend}, {process} process"
     if _ended(child, ENDING if told else 0.0, what) or not text:
         raise SystemExit(f"{what}: failed")
-    found: dict[str, float] = json.loads(text)
-    return found
+    return dict(json.loads(text), end=time.monotonic() - said)
 
 
 def _ended(child: int, seconds: float, what: str) -> int:
