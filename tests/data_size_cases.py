@@ -45,6 +45,14 @@ def parts(x, n):
     return a.sin(), b.sum(0), torch.zeros(k, 3, device=x.device) + k
 
 
+def wholes(x, n):
+    """Sizes whose sum is another's meet it in products and sums."""
+    a, b = x[x[:, 0] > 0.5], x[x[:, 0] <= 0.5]
+    y = torch.cat([a, b])
+    torch._check(y.shape[0] == x.shape[0])
+    return y + x, y.t() @ x, (y @ y.t()).sum(-1)
+
+
 def decided(x, n):
     k = n.item()
     torch._check(k >= 0)
@@ -65,5 +73,5 @@ def added(x, n):
     return torch.zeros_like(x).index_add(0, places, x[places] * 2) + 1
 
 
-CASES = [read, places, selected, rows, repeated, distinct, parts, decided, slices, added]
+CASES = [read, places, selected, rows, repeated, distinct, parts, wholes, decided, slices, added]
 FLAGS = {"capture_scalar_outputs": True, "capture_dynamic_output_shape_ops": True}

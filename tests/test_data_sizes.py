@@ -68,6 +68,21 @@ def test_what_is_asserted_is_checked(found):
             run(x, torch.tensor(n))
 
 
+@pytest.mark.parametrize(
+    "emit", ["fx", *(pytest.param(e, marks=pytest.mark.slow) for e in ("hop", "cpp"))]
+)
+def test_whether_data_says_so_is_the_only_symbol(emit):
+    def scaled(x, n):
+        return x * (n > 3).item()
+
+    run = torch.compile(
+        scaled, backend="compile_cli", fullgraph=True, dynamic=False, options={"emit": emit}
+    )
+    for n in (5, 2):
+        x = torch.rand(8, 8)
+        torch.testing.assert_close(run(x, torch.tensor(n)), scaled(x, torch.tensor(n)))
+
+
 @pytest.mark.parametrize("case", [selected, rows])
 def test_gradients(found, case):
     run = torch.compile(case, backend="compile_cli", fullgraph=True)

@@ -61,7 +61,7 @@ def equal_sizes(graph: fx.Graph) -> None:
 
 
 class _Equalities:
-    """What the guards of a ShapeEnv say that sizes are. rules: quotients and the like, alone;
+    """What guards and checks of a ShapeEnv say that sizes are. rules: quotients and the like;
     multiples: such a one times a number; zeros: sums of symbols."""
 
     def __init__(self, env: ShapeEnv, given: set[Any]) -> None:
@@ -69,9 +69,11 @@ class _Equalities:
         self.rules: dict[Any, Any] = {}
         self.multiples: dict[Any, tuple[Any, Any]] = {}
         self.zeros: list[Any] = []
-        for guard in env.guards:
-            if isinstance(guard.expr, sympy.Eq):
-                self._add(env.replace(guard.expr.lhs - guard.expr.rhs))
+        said: list[Any] = [guard.expr for guard in env.guards]
+        said += (d.expr for each in env.deferred_runtime_asserts.values() for d in each)
+        for equal in said:
+            if isinstance(equal, sympy.Eq):
+                self._add(env.replace(equal.lhs - equal.rhs))
 
     def _add(self, zero: Any) -> None:
         zero = sympy.expand(self.simplest(zero))

@@ -177,15 +177,18 @@ def sizes_without_origin(nodes: Sequence[fx.Node]) -> dict[fx.Node, SizeOfData]:
 
 def unbacked(value: Any) -> set[Any]:
     """The symbols of a value that have no hint."""
-    symbolic = [value] if isinstance(value, torch.SymBool) else sizes_of(value)
-    return {s for n in symbolic for s in n.node.expr.free_symbols if is_unbacked(s)}
+    return {s for n in _symbolic(value) for s in n.node.expr.free_symbols if is_unbacked(s)}
+
+
+def _symbolic(value: Any) -> list[Any]:
+    return [value] if isinstance(value, torch.SymBool) else list(sizes_of(value))
 
 
 def shape_envs(gm: fx.GraphModule) -> list[ShapeEnv]:
     """The ShapeEnvs that the sizes of a graph's values belong to."""
     envs: list[ShapeEnv] = []
     for node in gm.graph.nodes:
-        for n in sizes_of(node.meta.get("val")):
+        for n in _symbolic(node.meta.get("val")):
             if not any(e is n.node.shape_env for e in envs):
                 envs.append(n.node.shape_env)
     return envs
