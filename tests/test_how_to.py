@@ -35,9 +35,7 @@ def _changed(page: Path, folder: Path) -> list[str]:
     (change,) = _blocks(page, "diff")
     touched = sorted(set(re.findall(r"^\+\+\+ b/((?:libs|apps)/\w+/src)/", change, re.MULTILINE)))
     for source in touched:
-        shutil.copytree(
-            ROOT / source, folder / source, ignore=shutil.ignore_patterns("__pycache__")
-        )
+        shutil.copytree(ROOT / source, folder / source)  # with the bytecode of what stays
     applied = subprocess.run(
         ["git", "apply", "-C1", "--whitespace=nowarn"],
         cwd=folder, input=change, capture_output=True, text=True, check=False,
