@@ -174,12 +174,14 @@ class Kernels:
         if not analysis.uses_cuda(program) or self.options.emit == "hop":
             return wait_for_loops
         triton_rt.build_ahead()  # what is found compiled started no workers
-        for define, mask in expected_variants(program):
+        asked = expected_variants(program)
+        for define, mask in asked:
             self.start(define, mask)
 
         def finish() -> None:
             wait_for_loops()
-            self.binaries(program)
+            for define, mask in asked:
+                self.load(define).binary(alignment=mask)
 
         return finish
 

@@ -54,8 +54,10 @@ class Scanner:
 
     def skip(self) -> None:
         """Skips spaces, and line ends where the scanner spans several lines."""
-        while self.pos < self.end and self.text[self.pos] in " \n":
-            self.pos += 1
+        text, pos, end = self.text, self.pos, self.end
+        while pos < end and text[pos] in " \n":
+            pos += 1
+        self.pos = pos
 
     def at_end(self) -> bool:
         """Whether nothing but space is left."""

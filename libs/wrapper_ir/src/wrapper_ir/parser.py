@@ -338,17 +338,19 @@ class _Parser:
         return ir.KernelParam(name, kind, mutated, line.take("aligned"))
 
     def _source(self, indent: int) -> str:
-        margin, end = " " * (indent + 2), " " * indent + "end"
-        lines: list[str] = []
-        while self.pos < len(self.text):
-            text = self._peek_line()
-            scanner = self._next_line()
+        margin, lines = " " * (indent + 2), list[str]()
+        end = re.compile(rf"^ {{{indent}}}end( without newline)? *$", re.MULTILINE)
+        found = end.search(self.text, self.pos)
+        for text in self.text[self.pos : found and found.start()].split("\n"):
             if text.startswith(margin):
                 lines.append(text[len(margin) :])
-            elif not text.strip(" "):
-                lines.append("")
-            elif text.rstrip(" ") in (end, f"{end} without newline"):
-                return "\n".join(lines) + ("\n" if text.rstrip(" ") == end else "")
-            else:
+            elif text.strip(" "):
+                scanner = self._scanner(self.pos, self.pos + len(text))
                 scanner.fail(f"kernel source indented by {indent + 2} spaces, or 'end'")
-        self._scanner(self.pos, self.pos).fail("'end' of the kernel source")
+            else:
+                lines.append("")
+            self.pos += len(text) + 1
+        if found is None:
+            self._scanner(len(self.text), len(self.text)).fail("'end' of the kernel source")
+        self.pos = min(found.end() + 1, len(self.text))
+        return "\n".join(lines[:-1]) + ("" if found[1] else "\n")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import types
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -32,6 +32,7 @@ def make_dispatcher(
     if module is None:
         return PythonDispatcher(name, params, resolve, on_cpu)
     rest = rest_of(params)
+    number = functools.cache(functools.partial(torch_abi.dtype_number, module))
 
     def native_resolve(alignment: int, device: int) -> tuple[Any, ...]:
         own = alignment & ((1 << OWN_BITS) - 1)
@@ -39,7 +40,7 @@ def make_dispatcher(
 
     dispatcher: Dispatch = module.Dispatcher(
         name,
-        tuple(_record(module, p) for p in params),
+        tuple(_record(p, number) for p in params),
         native_resolve,
         on_cpu,
         lambda grid, *args: pack(name, params, grid, args),  # raises what is wrong with a call
@@ -53,11 +54,13 @@ def make_dispatcher(
     return _Flattening(dispatcher) if any("." in p.name for p in params) else dispatcher
 
 
-def _record(module: types.ModuleType, param: KernelParam) -> tuple[str, torch.dtype | None, int]:
+def _record(
+    param: KernelParam, number: Callable[[torch.dtype], int]
+) -> tuple[str, torch.dtype | None, int]:
     if not param.is_pointer and not param.is_descriptor:
         return (param.kind, None, -1)
     dtype = torch_dtype(param.element)
-    return (param.kind, dtype, torch_abi.dtype_number(module, dtype))
+    return (param.kind, dtype, number(dtype))
 
 
 class Dispatch(Protocol):
