@@ -83,6 +83,27 @@ def test_a_graph_is_like_others(fresh_dynamo, kind):
         assert "def forward(self, arg0_1: " in graph.print_readable(print_output=False)
 
 
+def test_constants_are_there_as_a_backend_compiles(fresh_dynamo, tmp_path):
+    """What it copies, uploads and writes to a folder are numbers, no fakes."""
+    table = torch.arange(6.0)
+    uploaded = []
+
+    class Uploads(FxBackend):
+        def compile_graph(self, gm):
+            uploaded.extend((b + 1).tolist() for b in gm.buffers() if b.shape == table.shape)
+            gm.to_folder(tmp_path / "program", "Program")
+            return torch.fx.Interpreter(copy.deepcopy(gm)).run
+
+    def shifted(x):
+        return torch.sin(x) + torch.tensor([0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+
+    x = torch.randn(6)
+    run = torch.compile(shifted, backend=Uploads.as_torch_backend())
+    torch.testing.assert_close(run(x), x.sin() + table)
+    assert uploaded == [(table + 1).tolist()]
+    assert (tmp_path / "program" / "module.py").exists()
+
+
 def test_kernels_of_ones_own(fresh_dynamo):
     loaded = []
 
