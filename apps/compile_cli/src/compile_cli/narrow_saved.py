@@ -61,7 +61,7 @@ def narrow_saved(
         if not isinstance(kept, fx.Node) or (given := read.get(kept.name)) is None:
             continue
         base = _base(kept)
-        if base.op == "placeholder" or base in callers:
+        if base in callers or _is_given(base):
             continue
         value = given.meta["val"]
         if not _worth(kept, options.saved_from, types) or _of_fewer(base) or _is_exponent(given):
@@ -103,7 +103,9 @@ def _factor(x: fx.Node, dtype: torch.dtype) -> fx.Node:
     """Of each group, in f32. What is infinite or no number is no group's largest: the others would
     be zeros, or no numbers."""
     size = call(x.graph, aten.abs.default, x)
-    finite = call(x.graph, aten.nan_to_num.default, size, 0.0, 0.0, 0.0)
+    finite = call(
+        x.graph, aten.where.ScalarOther, call(x.graph, aten.lt.Scalar, size, math.inf), size, 0.0
+    )
     largest = call(x.graph, aten.amax.default, finite, _group(x), True)
     wide = call(x.graph, aten._to_copy.default, largest, dtype=torch.float32)
     some = call(x.graph, aten.clamp.default, wide, _TINY)
@@ -201,6 +203,13 @@ def _count(node: fx.Node) -> int:
     value = node.meta.get("val")
     elements = value.numel() if isinstance(value, Tensor) else 0
     return elements if isinstance(elements, int) else 0
+
+
+def _is_given(base: fx.Node) -> bool:
+    """Whether it is an input or a parameter, or one in another type."""
+    while base.target is aten._to_copy.default:
+        base = _base(cast(fx.Node, base.args[0]))
+    return base.op == "placeholder"
 
 
 def _base(node: fx.Node) -> fx.Node:
