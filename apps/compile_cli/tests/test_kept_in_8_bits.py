@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
 
-from compile_cli import graph_compiler
+from compile_cli.partition import partition
 from loop_ir import Extern, Kernel, fuse_with_report
 
 ROWS, COLUMNS = 64, 128
@@ -22,7 +22,6 @@ def test_factors_cost_no_kernel_where_rows_are_made(
     """The kernel that makes a row finds its largest, too. Weights in 16 bits, which autocast made,
     stay as they are."""
     monkeypatch.setenv("COMPILE_CLI_CACHE_DIR", str(own_cache))
-    partition = graph_compiler.partition
     x, up, down = (torch.randn(n, COLUMNS, requires_grad=True) for n in (ROWS, COLUMNS, COLUMNS))
 
     def f(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
@@ -46,7 +45,7 @@ def test_factors_cost_no_kernel_where_rows_are_made(
             return made
 
         with monkeypatch.context() as patch:
-            patch.setattr(graph_compiler, "partition", parts)
+            patch.setattr("compile_cli.graph_compiler.partition", parts)
             patch.setattr("compile_cli.pipeline.fuse_with_report", fused)
             torch._dynamo.reset()
             out = torch.compile(f, backend="compile_cli", options=options)(x, up, down)
