@@ -15,7 +15,6 @@ import triton_rt
 from compile_cli.options import Options
 from compile_cli.torch_backend import compile_cli as backend
 from planner.kernels import Kernels, start_workers
-from planner.matmul.chooser import MatmulChooser
 from triton_rt import Workers
 from wrapper_ir import Program, parse_program
 
@@ -105,16 +104,6 @@ def test_cpu_programs_start_none(workers: Workers, tmp_path: Path) -> None:
     hooked = torch.compile(lambda t: t.cos() + 1, backend=backend, options=options)
     assert torch.allclose(hooked(x), x.cos() + 1)
     assert workers.pids == [] and not workers._servers
-
-
-def test_candidates_for_later_begin_while_there_are_workers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pools: list[Any] = []
-    monkeypatch.setattr(MatmulChooser, "finish", lambda chooser: pools.append(chooser.pool))
-    x = torch.ones(4, 4)
-    compile_cli.compile(lambda t: t @ t + 1, (x,), options={"cache_dir": str(tmp_path)})
-    assert len(pools) == 1 and isinstance(pools[0], triton_rt.CompilePool)
 
 
 def test_a_compilation_that_fails_leaves_the_workers(workers: Workers, tmp_path: Path) -> None:

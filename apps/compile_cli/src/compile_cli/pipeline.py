@@ -172,8 +172,8 @@ def compile_loop(
             )
             why = Fallback("kernels on the CPU", "", str(error))
             return replace(other, fallbacks=(why, *other.fallbacks))
-        for each in made.every():  # while there are workers
-            each.planned.finish()
+    for each in made.every():
+        each.planned.finish()
 
     def explained() -> str:
         texts = [t for m in made.every() for t in (explain(m.loop, fusing), m.planned.explain())]
