@@ -16,6 +16,9 @@ from triton_emit.tiles import Tile, divides
 from triton_emit.values import ATOM
 from triton_emit.vectors import neighbours
 
+# Statements of a kernel that is written for blocks with and without a mask.
+_APART = 48
+
 
 class KernelWriter(Writer):
     """Writes a kernel that its schedule fits (`check`). Other forms say which tiles a program has
@@ -43,7 +46,7 @@ class KernelWriter(Writer):
         names = [p[0] for p in params] + ([zeroed.name] if zeroed is not None else [])
         signature = names + [f"{c}: tl.constexpr" for c, _ in self.constants]
         first = ["tl.extra.cuda.gdc_wait()"] if self.schedule.overlap else []
-        lines = (*first, *self.prelude(), *self.top.text())
+        lines = (*first, *self.prelude(), *self.whole_apart(self.top.text()))
         return TritonKernel(
             name=self.kernel.name,
             source=module([(f"{self.kernel.name}({', '.join(signature)})", lines)], self.kernel),
@@ -121,6 +124,25 @@ class KernelWriter(Writer):
             reason = "# neighbours in neighbouring lanes: the mask would cut wider stores"
             self.lines.head.append(reason)
         return f"tl.multiple_of({xindex}, {self.schedule.vector})"
+
+    def whole_apart(self, lines: Sequence[str]) -> list[str]:
+        """The lines of a flat kernel whose number of points is known when it runs, for blocks that
+        are whole without their mask: where that number divides no vector, the mask would make each
+        access one of a single element (3001 x 4097 of f16, added, on an H100: 64 us, eager 32)."""
+        numel = self.tiles["x"].numel if "x" in self.tiles else sympy.S.One
+        mask = next((n for n, line in enumerate(lines) if line.startswith("xmask = ")), None)
+        flat = self.schedule.kind == "flat" and not (self.schedule.vector or self.schedule.pairs)
+        long = sum(1 for _ in statements(self.kernel)) > _APART
+        if not flat or mask is None or numel.is_Integer or long:
+            return list(lines)
+        whole = f"{self.program()} * XBLOCK + XBLOCK <= {self.write_sizes(numel)}"
+        inside = [f"{lines[mask]} | (whole == 1)", *lines[mask + 1 :]]
+        inside[0] = inside[0].replace("= ", "= (", 1).replace(" | (whole", ") | (whole")
+        return [
+            *lines[:mask],
+            "for whole in tl.static_range(2):",
+            *indented([f"if ({whole}) == (whole == 1):", *indented(inside)]),
+        ]
 
     def write_body(self) -> None:
         """All phases, one after the other; each keeps its own axes: an atomic add happens at each
