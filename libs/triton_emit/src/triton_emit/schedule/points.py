@@ -64,6 +64,10 @@ def of_points(kernel: ir.Kernel, rows: int, hints: Mapping[str, int]) -> Schedul
         # A program tries again until all of its products are done: few wait for the slowest.
         return Schedule("flat", 128, num_warps=4)
     flat = replace(_flat(rows), vector=vectors.vector(kernel))
+    if any(isinstance(s, ir.Compute) and s.dtype is ir.DType.f64 for s in statements(kernel)):
+        # few hide the steps of a long formula (tanh(x) * exp(x) + sin(x) of 4096 x 4096 on an H100:
+        # 129 us, 160 of eight a thread)
+        flat = replace(flat, num_warps=max(1, flat.xblock // 128))
     if steps := {s.op for s in statements(kernel) if isinstance(s, ir.Compute)} & ITERATED.keys():
         # Few wait for the one of most steps; each element has a function of its own in the text.
         return replace(flat, xblock=512 if steps.isdisjoint(_LONG_STEPS) else 128, num_warps=4)
@@ -102,8 +106,8 @@ def _flat(points: int) -> Schedule:
 
 
 def _pairs(kernel: ir.Kernel, points: int) -> Schedule | None:
-    """Four pairs of neighbours side by side a thread; two where a point is several rows of them.
-    None of what would leave no registers."""
+    """Four pairs of neighbours side by side a thread, one of what resamples, which reads few places
+    with its neighbours; two where a point is several rows of them. None of what would leave no registers."""
     length = sum(1 for _ in statements(kernel))
     both = paired(kernel) if length <= 4 * _MOST_PAIRED else None
     if both is None:
@@ -114,7 +118,7 @@ def _pairs(kernel: ir.Kernel, points: int) -> Schedule | None:
         return None
     flat = _flat(points // each)
     if each == 2:
-        return replace(flat, vector=4, pairs=True)
+        return replace(flat, vector=1 if vectors.bends(kernel) else 4, pairs=True)
     xblock = min(256, flat.xblock)
     return replace(flat, xblock=xblock, num_warps=xblock // 64, vector=2, pairs=True)
 
@@ -195,9 +199,10 @@ def _rows(
     kernel: ir.Kernel, columns: int, points: int, hints: Mapping[str, int]
 ) -> Schedule | None:
     """Rows of one place of the outer axes, whose points have their coordinates for the asking: 8
-    elements a thread, 16 of what reads little (on an H100: windows of 3 x 3 of bf16 copied, 16 x 64
-    x 112 x 112, 99 us, 119 flat; blurs of 5 x 5, reflected, 121 and 206; a causal mask of unknown
-    size 69 and 143). None where much of a tile would be empty, of windows a tenth (maxima of 57 x
+    elements a thread, 16 of what reads little of 16 bits, 4 of more (on an H100: windows of 3 x 3
+    of bf16 copied, 16 x 64 x 112 x 112, 99 us, 119 flat; blurs of 5 x 5, reflected, 121 and 206; a
+    causal mask of unknown size 69 and 143; 200 x 200 of f32 with three reflected around them 120,
+    124 of 8, 166 of 16). None where much of a tile would be empty, of windows a tenth (maxima of 57 x
     57: 77 us, 68 flat), and of what is read at places that are data, but of a small table: rows
     want more of the first-level cache (samples of images at 25600 places: 601 us, 361 flat)."""
     if any(isinstance(s, ir.Store) and s.mode != "set" for s in statements(kernel)):
@@ -210,8 +215,9 @@ def _rows(
     least = 0.9 if vectors.reads_windows(kernel) else 0.7
     if not y or filled(columns, x) * filled(below, y) < least:
         return None
-    loads = sum(isinstance(s, ir.Load) for s in statements(kernel))
-    warps = max(1, x * y * (2 if loads <= 2 else 4) // _TILE)
+    loads = [s.dtype.itemsize for s in statements(kernel) if isinstance(s, ir.Load)]
+    each = 4 if len(loads) > 2 else 8 if max(loads, default=0) > 2 else 2
+    warps = max(1, x * y * each // _TILE)
     return Schedule("tiled", x, 1, warps, yblock=y, vector=int(vectors.moves_alone(kernel)))
 
 
