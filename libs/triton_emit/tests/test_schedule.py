@@ -253,6 +253,38 @@ kernel k(
     assert default_schedule(kernel, {}) == Schedule("flat", 1024, num_warps=warps, vector=1)
 
 
+@pytest.mark.parametrize(("dtype", "warps"), [("f64", 8), ("f32", 4)])
+def test_formulas_of_f64_have_many_warps(dtype: str, warps: int) -> None:
+    kernel = parse_kernel(f"""
+kernel k(
+    x: {dtype}[16777216] cuda:0,
+    out y: {dtype}[16777216] cuda:0,
+):
+  parallel i0 < 16777216:
+    once:
+      v0 = load x[i0] : {dtype}
+      v1 = tanh(v0) : {dtype}
+      store y[i0] = v1
+""")
+    assert default_schedule(kernel, {}) == Schedule("flat", 1024, num_warps=warps)
+
+
+@pytest.mark.parametrize(("dtype", "warps"), [("bf16", 2), ("f32", 8)])
+def test_padded_images_have_as_many_bytes_a_thread(dtype: str, warps: int) -> None:
+    kernel = parse_kernel(f"""
+kernel k(
+    x: {dtype}[1024, 250, 250] cuda:0,
+    out y: {dtype}[1024, 256, 255] cuda:0,
+):
+  parallel i0 < 1024, i1 < 256, i2 < 255:
+    once:
+      v0 = load x[i0*62500 + 250*Max(i1 - 3, 3 - i1) + Max(i2 - 3, 3 - i2)] : {dtype}
+      store y[i0*65280 + i1*255 + i2] = v0
+""")
+    expected = Schedule("tiled", 256, 1, warps, yblock=4, vector=1)
+    assert default_schedule(kernel, {}) == expected
+
+
 def test_short_rows_of_a_size_that_is_not_known_share_programs() -> None:
     """In one step of a loop where they are as long as the typical ones."""
     kernel = row_sum(N(1 << 20), S0, Symbol("s0", 1, None, 12))

@@ -416,6 +416,15 @@ def test_places_of_extremes_along_columns(dtype: str, warps: int) -> None:
     assert default_schedule(parse_kernel(text), {}) == Schedule("looped", 32, 32, warps)
 
 
+def test_places_of_extremes_along_short_columns() -> None:
+    """One warp has what four would have to tell each other."""
+    text = COLUMNS.replace("10000", "21").replace("WIDTH", "1000000")
+    assert default_schedule(parse_kernel(text), {}) == Schedule("persistent", 64, 32, 4)
+    text = text.replace("reduce max(v0) : bf16", "reduce argmax(v0) : i64")
+    text = text.replace("out y: bf16", "out y: i64")
+    assert default_schedule(parse_kernel(text), {}) == Schedule("persistent", 64, 32, 1)
+
+
 MIDDLE = """\
 kernel softmax(
     x: {dtype}[64, {width}, {beside}] cuda:0,

@@ -300,6 +300,31 @@ def test_rows_of_sizes_that_are_not_known() -> None:
     assert default_schedule(made(DYNAMIC), {"s0": 9}).kind == "flat"
 
 
+@pytest.mark.parametrize(("t", "each"), [("bf16", 8), ("f32", 4)])
+def test_whole_blocks_of_unknown_size_have_no_mask(
+    t: str, each: int, tools: SimpleNamespace
+) -> None:
+    text = """
+kernel clone(
+    x: {t}[s0] cuda:0,
+    out y: {t}[s0] cuda:0,
+):
+  where s0 in [0, 100000000] hint 9000001
+  parallel i0 < s0:
+    once:
+      v0 = load x[i0] : {t}
+      store y[i0] = v0
+"""
+    kernel = made(text, t=t)
+    assert default_schedule(kernel, {}) == Schedule("flat", 1024, num_warps=4)
+    bits = 128 // each
+    found = Counter({f"ld.global.b{bits}": 8, f"st.global.b{bits}": 8})
+    found.update({"ld.global.v4.b32": 8 // each, "st.global.v4.b32": 8 // each})
+    assert compiled(kernel, tools)[1] == found
+    for points in (1, 255, 256, 257, 600):
+        tools.check(kernel, Schedule("flat", 256), symbols={"s0": points})
+
+
 def test_no_vectors_over_windows() -> None:
     window = """
 kernel w(
@@ -327,8 +352,9 @@ kernel w(
     records = window.replace("i0 + ", "3*i0 + ").replace("1048584", "3145728")
     own = default_schedule(parse_kernel(records.format(a=0, b=1, c=2)), {})
     assert (own.vector, own.num_warps, own.xblock) == (1, 8, 512)  # two points a thread
-    aligned = default_schedule(parse_kernel(window.format(a=0, b=4, c=8)), {})
-    assert (aligned.vector, aligned.num_warps) == (0, 4)
+    for apart in (4, 30):
+        others = default_schedule(parse_kernel(window.format(a=0, b=apart, c=2 * apart)), {})
+        assert (others.vector, others.num_warps) == (0, 4)
 
 
 @pytest.mark.parametrize(

@@ -64,10 +64,6 @@ def of_points(kernel: ir.Kernel, rows: int, hints: Mapping[str, int]) -> Schedul
         # A program tries again until all of its products are done: few wait for the slowest.
         return Schedule("flat", 128, num_warps=4)
     flat = replace(_flat(rows), vector=vectors.vector(kernel))
-    if any(isinstance(s, ir.Compute) and s.dtype is ir.DType.f64 for s in statements(kernel)):
-        # few hide the steps of a long formula (tanh(x) * exp(x) + sin(x) of 4096 x 4096 on an H100:
-        # 129 us, 160 of eight a thread)
-        flat = replace(flat, num_warps=max(1, flat.xblock // 128))
     if steps := {s.op for s in statements(kernel) if isinstance(s, ir.Compute)} & ITERATED.keys():
         # Few wait for the one of most steps; each element has a function of its own in the text.
         return replace(flat, xblock=512 if steps.isdisjoint(_LONG_STEPS) else 128, num_warps=4)
@@ -94,6 +90,10 @@ def of_points(kernel: ir.Kernel, rows: int, hints: Mapping[str, int]) -> Schedul
         return replace(
             flat, num_warps=min(32, (4 if loads >= _LARGE_WINDOW else 2) * flat.num_warps)
         )
+    if any(isinstance(s, ir.Compute) and s.dtype is ir.DType.f64 for s in statements(kernel)):
+        # few hide the steps of a long formula (tanh(x) * exp(x) + sin(x) of 4096 x 4096 on an H100:
+        # 129 us, 160 of eight a thread)
+        flat = replace(flat, num_warps=max(1, flat.xblock // 128))
     return _of_long(flat, _divides_longs(kernel))
 
 
