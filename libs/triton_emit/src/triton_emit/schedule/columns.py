@@ -17,11 +17,12 @@ _STEPPING = 8
 
 def persistent_columns(kernel: ir.Kernel, rblock: int) -> Schedule:
     """Neighbouring rows, so that each step along the reduction reads a cache line or two; 16 or
-    32 elements a thread, 64 of what finds places, which warps would have to tell each other (argmax
-    of 21 classes, f32, on an H100: 74 us by one warp, 101 by four, eager 94) (sums of four heads of bf16 on an H200: 113 us with 128 rows of a warp, 164
-    with 64; means of windows of 8 x 8 of bf16 on an H100: 51 us with 32, 63 with 16). More where
-    something is stored for each element: of columns of few rows a tile has several whole (means of
-    31 x 50 of f32 and what is left of them on an H100: 95 us in tiles of 256 rows, 121 of 64)."""
+    32 elements a thread (sums of four heads of bf16 on an H200: 113 us with 128 rows of a warp, 164
+    with 64; means of windows of 8 x 8 of bf16 on an H100: 51 us with 32, 63 with 16), 64 of what
+    finds places, which warps would tell each other (argmax of 21 classes of f32 on an H100: 74 us
+    by one warp, 101 by four). More where something is stored for each element: of columns of few
+    rows a tile has several whole (means of 31 x 50 of f32 and what is left of them on an H100: 95
+    us in tiles of 256 rows, 121 of 64)."""
     if any(isinstance(s, ir.Store) for p in kernel.phases if p.axes for s in p.body):
         tile = 8192 if fills_less(kernel.axes[-1], LINE) else 4096
         xblock = max(32, min(256, tile // rblock))

@@ -79,8 +79,6 @@ def of_points(kernel: ir.Kernel, rows: int, hints: Mapping[str, int]) -> Schedul
     if vectors.reads_records(kernel):
         # Two a thread (three coordinates of 2**23 points on an H200: 36.6 us, 39.0 of four).
         return replace(flat, xblock=flat.xblock // 2, num_warps=2 * flat.num_warps)
-    if updates(kernel):
-        return replace(flat, num_warps=max(1, flat.xblock // 128))  # a vector of f32 a thread
     if flat.vector == 1 and sum(1 for _ in statements(kernel)) >= _LONG_TEXT:
         # gradient of 37 x 37 points in 100 x 100, 36 loads each, on an H100: 102 us, 114
         flat = replace(flat, num_warps=2 * flat.num_warps)
@@ -90,11 +88,15 @@ def of_points(kernel: ir.Kernel, rows: int, hints: Mapping[str, int]) -> Schedul
         return replace(
             flat, num_warps=min(32, (4 if loads >= _LARGE_WINDOW else 2) * flat.num_warps)
         )
-    if any(isinstance(s, ir.Compute) and s.dtype is ir.DType.f64 for s in statements(kernel)):
-        # few hide the steps of a long formula (tanh(x) * exp(x) + sin(x) of 4096 x 4096 on an H100:
-        # 129 us, 160 of eight a thread)
-        flat = replace(flat, num_warps=max(1, flat.xblock // 128))
-    return _of_long(flat, _divides_longs(kernel))
+    # A call keeps all others of a thread in registers (remainders of 33554432 integers of 64 bits
+    # on an H200: 189 us of two a thread, 236 of eight), few hide the steps of a long formula of f64
+    # (tanh(x) * exp(x) + sin(x) of 4096 x 4096 on an H100: 129 us of four, 160 of eight), and steps
+    # of an optimizer take a vector of f32 a thread.
+    wide = any(isinstance(s, ir.Compute) and s.dtype is ir.DType.f64 for s in statements(kernel))
+    wide = wide or updates(kernel)
+    each = 64 if _divides_longs(kernel) else 128 if wide else 256
+    xblock = min(8 * each, flat.xblock)
+    return replace(flat, xblock=xblock, num_warps=max(flat.num_warps, xblock // each))
 
 
 def _flat(points: int) -> Schedule:
@@ -106,8 +108,8 @@ def _flat(points: int) -> Schedule:
 
 
 def _pairs(kernel: ir.Kernel, points: int) -> Schedule | None:
-    """Four pairs of neighbours side by side a thread, one of what resamples, which reads few places
-    with its neighbours; two where a point is several rows of them. None of what would leave no registers."""
+    """Four pairs of neighbours side by side a thread; two where a point is several rows of them.
+    None of what would leave no registers."""
     length = sum(1 for _ in statements(kernel))
     both = paired(kernel) if length <= 4 * _MOST_PAIRED else None
     if both is None:
@@ -118,7 +120,7 @@ def _pairs(kernel: ir.Kernel, points: int) -> Schedule | None:
         return None
     flat = _flat(points // each)
     if each == 2:
-        return replace(flat, vector=1 if vectors.bends(kernel) else 4, pairs=True)
+        return replace(flat, vector=4, pairs=True)
     xblock = min(256, flat.xblock)
     return replace(flat, xblock=xblock, num_warps=xblock // 64, vector=2, pairs=True)
 
@@ -172,15 +174,6 @@ def _divides_longs(kernel: ir.Kernel) -> bool:
     )
 
 
-def _of_long(flat: Schedule, long: bool) -> Schedule:
-    """Two elements a thread of what is as long as a division of 64 bits, a call of which keeps all
-    others of a thread in registers (remainders of 33554432 on an H200: 189 us, 236 of eight)."""
-    if not long:
-        return flat
-    xblock = min(512, flat.xblock)
-    return replace(flat, xblock=xblock, num_warps=xblock // 64)
-
-
 def _plane(kernel: ir.Kernel, columns: int, points: int) -> Schedule | None:
     """Rows that share what is computed or read for their columns, or the reverse: 8 elements a
     thread, 16 where no windows are read. What resamples takes neighbours in pairs: what the lanes
@@ -202,8 +195,8 @@ def _rows(
     elements a thread, 16 of what reads little of 16 bits, 4 of more (on an H100: windows of 3 x 3
     of bf16 copied, 16 x 64 x 112 x 112, 99 us, 119 flat; blurs of 5 x 5, reflected, 121 and 206; a
     causal mask of unknown size 69 and 143; 200 x 200 of f32 with three reflected around them 120,
-    124 of 8, 166 of 16). None where much of a tile would be empty, of windows a tenth (maxima of 57 x
-    57: 77 us, 68 flat), and of what is read at places that are data, but of a small table: rows
+    124 of 8, 166 of 16). None where much of a tile would be empty, of windows a tenth (maxima of 57
+    x 57: 77 us, 68 flat), and of what is read at places that are data, but of a small table: rows
     want more of the first-level cache (samples of images at 25600 places: 601 us, 361 flat)."""
     if any(isinstance(s, ir.Store) and s.mode != "set" for s in statements(kernel)):
         return None
