@@ -48,6 +48,7 @@ from torch import Tensor
 import planner.schedules.tuning as schedules
 import tuning
 from compile_cli import pipeline
+from compile_cli.hosts import Prepared
 from compile_cli.result import CompiledGraph
 from planner.schedules.chosen import Chosen
 
@@ -327,8 +328,8 @@ def measure_in_turns(turn: Turn, whole: bool) -> None:
         return run
 
     def in_turn(*args: Any, **more: Any) -> CompiledGraph:
-        graph = compile_graph(*args, **more)
-        return replace(graph, run=begins(graph.run))
+        graph = compile_graph(*args, **more)  # which may write to what it alone holds
+        return replace(graph, run=Prepared(graph.run, lambda _: turn.begin()))
 
     if not whole:
         compile_graph, pipeline.compile_graph = pipeline.compile_graph, in_turn

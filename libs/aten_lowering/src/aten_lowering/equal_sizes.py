@@ -16,11 +16,11 @@ from aten_lowering.torch_compat import sym_max
 
 
 def equal_sizes(graph: fx.Graph) -> None:
-    """Writes sizes in the fake tensors of what a graph computes in the simplest form that guards
-    give them, of symbols that its inputs have.
+    """Writes sizes in a graph's fake tensors, its inputs' among them, in the simplest form that
+    guards give them, of symbols that its inputs have.
 
     (a + 2)//3, a guard says `(a + 2)//3 == b`      ->  b
-    a - (a + 2)//3*2, and `a - (a + 2)//3*2 == b`   ->  b
+    a, and `a - (a + 2)//3*2 == b`                  ->  3*b
     c//32*32, a guard says `c//32*32 == c`          ->  c"""
     given: set[Any] = set()
     for node in graph.find_nodes(op="placeholder"):
@@ -54,43 +54,62 @@ def equal_sizes(graph: fx.Graph) -> None:
             return made.as_strided(size, stride, first)
 
     for node in graph.nodes:
-        if node.op not in ("placeholder", "output"):
+        bound = node.op == "placeholder" and isinstance(node.meta.get("val"), torch.SymInt)
+        if node.op != "output" and not bound:
             values, spec = tree_flatten(node.meta.get("val"))
             if any(map(sizes_of, values)):
                 node.meta["val"] = tree_unflatten(list(map(written, values)), spec)
 
 
 class _Equalities:
-    """What guards and checks of a ShapeEnv say that sizes are. rules: quotients and the like;
-    multiples: such a one times a number; zeros: sums of symbols."""
+    """What guards and checks of a ShapeEnv say that sizes are. rules: quotients and the like, and
+    symbols that guards give; multiples: such a one times a number; zeros: sums of symbols."""
 
     def __init__(self, env: ShapeEnv, given: set[Any]) -> None:
         self.env, self.given = env, given
         self.rules: dict[Any, Any] = {}
         self.multiples: dict[Any, tuple[Any, Any]] = {}
         self.zeros: list[Any] = []
-        said: list[Any] = [guard.expr for guard in env.guards]
-        said += (d.expr for each in env.deferred_runtime_asserts.values() for d in each)
-        for equal in said:
+        said: list[Any] = [(guard.expr, given) for guard in env.guards]
+        for each in env.deferred_runtime_asserts.values():
+            said += ((d.expr, set()) for d in each)
+        for equal, symbols in said:
             if isinstance(equal, sympy.Eq):
-                self._add(env.replace(equal.lhs - equal.rhs))
+                self._add(env.replace(equal.lhs - equal.rhs), symbols)
 
-    def _add(self, zero: Any) -> None:
+    def _add(self, zero: Any, symbols: set[Any]) -> None:
         zero = sympy.expand(self.simplest(zero))
-        found = zero.atoms(sympy.Function)
-        if zero.free_symbols and not found:
-            self.zeros.append(zero)
+        found = zero.atoms(sympy.Function) or {
+            s for s in zero.free_symbols & symbols if abs(zero.coeff(s)) == 1
+        }
         for f in sorted(found, key=lambda f: (-f.count_ops(), str(f))):
             factor = zero.coeff(f)
             other = sympy.expand(factor * f - zero)
             if not factor.is_Integer or other.has(f) or not self._has(other, f):
                 continue
             value = sympy.expand(other / factor)
-            if all(c.is_Integer for c in value.as_coefficients_dict().values()):
+            counts = value.as_coefficients_dict().values()
+            if f.is_Symbol and min(counts, default=-1) < 0:
+                continue  # of two sizes, the larger one has the form
+            if all(c.is_Integer for c in counts):
+                self.rules = {old: form.xreplace({f: value}) for old, form in self.rules.items()}
                 self.rules[f] = value
+                self._divides(f, value, symbols)
             else:
                 self.multiples[f] = factor, other
             return
+        if not zero.atoms(Application) and zero.free_symbols:
+            self.zeros.append(zero)
+
+    def _divides(self, f: Any, value: Any, symbols: set[Any]) -> None:
+        """x//d and (x + d - 1)//d have the same value only where d divides x."""
+        if isinstance(f, FloorDiv) and f.args[1].is_Integer:
+            x, d = f.args
+            for whole in (x, x - d + 1):
+                if {FloorDiv(whole, d), FloorDiv(whole + d - 1, d)} <= {
+                    g for g in self.rules if self.rules[g] == value
+                }:
+                    self._add(whole - d * value, symbols)
 
     def _has(self, new: Any, old: Any) -> bool:
         """No symbol comes in that no input has."""
@@ -98,21 +117,28 @@ class _Equalities:
 
     def simplest(self, e: Any) -> Any:
         """The form of an expression that the guards so far give it."""
-        if e.is_Symbol or e.is_Integer:
-            return e
-        for part in e.atoms(FloorDiv):  # x*y//y
-            whole, rest = sympy.fraction(sympy.together(sympy.cancel(part.args[0] / part.args[1])))
-            e = e.xreplace({part: whole}) if rest == 1 else e
-        for part in e.atoms(Max):
-            for n in part.args:
-                if all(self.env.bound_sympy(n - other).lower >= 0 for other in part.args):
-                    e = e.xreplace({part: n})
         for _ in range(2):  # what a rule leaves may be what another is of
+            for part in e.atoms(FloorDiv):  # x*y//y
+                quotient = sympy.cancel(part.args[0] / part.args[1])
+                whole, rest = sympy.fraction(sympy.together(quotient))
+                e = e.xreplace({part: whole}) if rest == 1 else e
+            for part in e.atoms(Max):
+                for n in part.args:
+                    if all(self.env.bound_sympy(n - other).lower >= 0 for other in part.args):
+                        e = e.xreplace({part: n})
             e = e.xreplace(self.rules)
             if self.multiples:
                 e = e.replace(lambda part: part.is_Mul, self._whole)
-        fewer = [n for zero in self.zeros for n in (e + zero, e - zero) if self._has(n, e)]
-        return min((e, *fewer), key=lambda n: n.count_ops())
+            if self.multiples or self.zeros:
+                e = e.replace(lambda part: part.is_Add, self._part)
+        return min((e, sympy.expand(e)), key=lambda n: n.count_ops())
+
+    def _part(self, total: Any) -> Any:
+        zeros = [count * f - value for f, (count, value) in self.multiples.items() if total.has(f)]
+        zeros += self.zeros
+        near = (n for zero in zeros for n in (total + zero, total - zero) if self._has(n, total))
+        forms = (total, *near)
+        return min(forms, key=lambda n: n.count_ops())
 
     def _whole(self, product: Any) -> Any:
         count, rest = product.as_coeff_Mul()

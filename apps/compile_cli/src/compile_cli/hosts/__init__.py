@@ -4,6 +4,7 @@ from compile_cli.hosts.build import build_program, finished_run
 from compile_cli.hosts.cuda_graphs import mutated_inputs, partition
 from compile_cli.hosts.inputs import (
     LazyInput,
+    Prepared,
     Runner,
     align_inputs,
     aligned_run,
