@@ -6,6 +6,7 @@ from typing import Any
 
 import sympy
 import torch
+from sympy.core.function import Application
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_flatten, tree_unflatten
@@ -79,7 +80,7 @@ class _Equalities:
 
     def _add(self, zero: Any, symbols: set[Any]) -> None:
         zero = sympy.expand(self.simplest(zero))
-        found = zero.atoms(sympy.Function) or {
+        found = zero.atoms(Application) or {
             s for s in zero.free_symbols & symbols if abs(zero.coeff(s)) == 1
         }
         for f in sorted(found, key=lambda f: (-f.count_ops(), str(f))):

@@ -217,8 +217,13 @@ class Facts:
                 high = min(high, self.upper(e))
         return low, high
 
-    def quotient(self, x: sympy.Expr, d: int) -> int | None:
-        """`x // d`, where it is the same at all points of the ranges; d > 0."""
+    def quotient(self, x: sympy.Expr, size: sympy.Expr) -> int | None:
+        """`x // size`, where it is the same at all points of the ranges and size > 0; for a size
+        that is no number, 0 or -1."""
+        if not size.is_Integer:
+            return next((k for k in (0, -1) if self.within(x - k * size, size)), None)
+        if (d := int(size)) <= 0:
+            return None
         low, high = self.interval(x)
         if not self._can_gain(x):
             return _same_quotient((low, high), d)

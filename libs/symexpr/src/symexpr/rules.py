@@ -22,15 +22,12 @@ SIMPLE = sympy.Dummy()  # remembered for what simplifies to itself
 
 
 def floor_div_by_bounds(e: Any, f: Facts) -> Any:
-    """`x // d -> k`, when every quotient in the ranges is k; `-> 0`, when 0 <= x < d."""
+    """`x // d -> k`, when every quotient in the ranges is k."""
     lo, hi = f.interval(e)
     if lo == hi and abs(lo) != INF:
         return sympy.Integer(lo)
-    x, d = e.args
-    if d.is_Integer:
-        quotient = f.quotient(x, int(d)) if int(d) > 0 else None
-        return None if quotient is None else sympy.Integer(quotient)
-    return _ZERO if f.within(x, d) else None
+    quotient = f.quotient(*e.args)
+    return None if quotient is None else sympy.Integer(quotient)
 
 
 def floor_div_drop_remainder(e: Any, f: Facts) -> Any:
@@ -69,12 +66,10 @@ def ceil_div_to_floor_div(e: Any, f: Facts) -> Any:
 
 
 def mod_by_bounds(e: Any, f: Facts) -> Any:
-    """`x % m -> x - k*m`, when `x // m` is k for all x; `-> x`, when 0 <= x < m."""
+    """`x % m -> x - k*m`, when `x // m` is k for all x."""
     x, m = e.args
-    if m.is_Integer:
-        quotient = f.quotient(x, int(m)) if int(m) > 0 else None
-        return None if quotient is None else x - quotient * m
-    return x if f.within(x, m) else None
+    quotient = f.quotient(x, m)
+    return None if quotient is None else x - quotient * m
 
 
 def mod_of_mods(e: Any, f: Facts) -> Any:

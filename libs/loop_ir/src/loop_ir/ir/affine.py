@@ -9,6 +9,7 @@ from functools import lru_cache
 
 import sympy
 
+import symexpr
 from tensor_ir import TensorType
 
 CACHE = 1 << 14
@@ -117,10 +118,12 @@ def _product(extents: tuple[sympy.Expr, ...]) -> sympy.Expr:
 
 @lru_cache(CACHE)
 def nonnegative(expr: sympy.Expr, lows: tuple[tuple[sympy.Symbol, int], ...]) -> bool:
-    """Whether a polynomial is >= 0 for symbols at or above `lows`: after the shift
-    `s -> s + low`, no coefficient is negative. Sufficient, not necessary."""
+    """Whether an expression is >= 0 for symbols at or above `lows`: after the shift
+    `s -> s + low`, no coefficient of the polynomial is negative. Sufficient, not necessary."""
     if expr.is_Integer:
         return int(expr) >= 0
+    if expr.has(sympy.Function):  # such as halves of sizes
+        return symexpr.known(expr >= 0, {s: (low, None) for s, low in lows}) is True
     shifted = sympy.expand(expr.xreplace({s: s + low for s, low in lows}))
     known = {s for s, _ in lows}
     for term in sympy.Add.make_args(shifted):
