@@ -393,3 +393,16 @@ def test_a_question_about_a_size_as_a_number(emit: str, own_cache: Path) -> None
         return x + large + bool(x.shape[0]), chosen, *filled
 
     check(own_cache, model, {0: {0}}, ((8,),), ((3,),), ((5,),), emit=emit)
+
+
+def test_a_size_that_is_twice_another(tmp_path: Path) -> None:
+    def rotary(x: Tensor, c: Tensor) -> Tensor:
+        a, b = x.chunk(2, -1)
+        return torch.cat((a * c - b, b * c + a), -1)
+
+    def every_other(x: Tensor, c: Tensor) -> Tensor:
+        return x[:, ::2] * c - x[:, 1::2]
+
+    shapes = [((5, 12), (5, 6)), ((2, 4), (2, 2)), ((1, 2), (1, 1)), ((0, 4), (0, 2))]
+    for model in (rotary, every_other):
+        check(tmp_path, model, {0: {0, 1}, 1: {0, 1}}, ((3, 8), (3, 4)), *shapes)

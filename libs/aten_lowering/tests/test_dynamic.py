@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import sympy
 import torch
 import torch.nn.functional as F
 from torch import fx
@@ -107,3 +108,30 @@ def test_equal_sizes_beside_a_size_of_0() -> None:
     equal_sizes(graph)
     got = part.meta["val"]
     assert tuple(got.shape) == (0, 2, 1) and tuple(got.stride()) == (6, 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "guard", "forms"),
+    [
+        ((8, 4), lambda a, b: (a + 1) // 2 == b and a - (a + 1) // 2 == b, "a -> 2*b"),
+        ((8, 4), lambda a, b: (a + 1) // 2 == b and a // 2 == b, "a//2*b -> b**2"),
+        ((9, 4), lambda a, b: a // 2 == b, "a//2*a -> b*a"),
+        ((8, 3), lambda a, b: (a + 1) // 2 * 2 == a, "b*(a - (a + 1)//2) -> (a + 1)//2*b"),
+        ((8, 3), lambda a, b: torch.sym_max(1, a - 5) == a - 5, "sym_max(1, a - 5)*b -> (a - 5)*b"),
+    ],
+)
+def test_equal_sizes(sizes: tuple[int, int], guard: Any, forms: str) -> None:
+    """What guards say of the sizes of an input is said of what is made of them."""
+    graph, mode = fx.Graph(), FakeTensorMode(shape_env=ShapeEnv())
+    x = mode.from_tensor(torch.empty(sizes))
+    graph.placeholder("x").meta["val"] = x
+    names = {"a": x.shape[0], "b": x.shape[1], "sym_max": torch.sym_max}
+    before, after = forms.split(" -> ")
+    made = graph.call_function(torch.ops.aten.zeros.default, ([eval(before, names)],))
+    with mode:
+        made.meta["val"] = torch.empty(eval(before, names))
+    assert guard(*x.shape)
+    graph.output(())
+    equal_sizes(graph)
+    got = made.meta["val"].shape[0].node.expr
+    assert sympy.expand(got - eval(after, names).node.expr) == 0, got

@@ -98,6 +98,8 @@ def test_linear_forms():
     assert factors(2 * s + 2) == (2, ((s + 1, 1),))
     assert nonnegative(s * 3 - 3, ((s, 1),))
     assert not nonnegative(s - 2, ((s, 1),))
+    assert nonnegative(s - FloorDiv(s + 1, 2), ((s, 1),))
+    assert not nonnegative(FloorDiv(s, 2) - 1, ((s, 1),))
 
 
 def test_symbols_of_a_graph_bound_its_indices():

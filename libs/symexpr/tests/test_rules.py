@@ -18,7 +18,8 @@ POSITIVE = dict.fromkeys((D, M, N, S0, G), (1, None))
 EXAMPLES = {
     "floor_div_by_bounds": [
         ("x//8", {X: (16, 23)}, "2"), ("x//8", {X: (-8, -1)}, "-1"),
-        ("j//s0", {J: (0, S0 - 1)}, "0"), ("x//8", {X: (0, 8)}, "x//8"),
+        ("j//s0", {J: (0, S0 - 1)}, "0"), ("(j - 3)//s0", {J: (0, 2), S0: (3, None)}, "-1"),
+        ("(j - 3)//s0", {J: (0, 3), S0: (3, None)}, "(j - 3)//s0"), ("x//8", {X: (0, 8)}, "x//8"),
     ],
     "floor_div_drop_remainder": [
         ("(i*768 + j)//1536", {J: (0, 767)}, "i//2"), ("(i*4 + 1)//8", {}, "i//2"),
@@ -160,6 +161,10 @@ def prove_floor_div_by_bounds(p):
     x, d = p.ints("x d")
     p.given(x >= 0, x < d)
     p.holds(p.is_quotient(x, d, z3.IntVal(0)))
+    p = Proof()
+    x, d = p.ints("x d")
+    p.given(x + d >= 0, x < 0)
+    p.holds(p.is_quotient(x, d, z3.IntVal(-1)))
     # a literal divisor: the quotient is monotone, so equal at both ends is equal between
     p = Proof()
     x, low, high, k = p.ints("x low high k")
