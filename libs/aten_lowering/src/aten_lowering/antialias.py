@@ -1,10 +1,12 @@
 """Images that are resampled with as many places for a point as it stands for (ATen/native/
 UpSample.h): a point is a sum of places under a triangle that its scale widens, one dimension after
 the other. Cubic ones stay torch's: in 16 bits with channels last, kernels for the widths of these
-take longer than its one (289 us against 220 on an H200)."""
+take longer than its one (289 us against 220 on an H200). Gradients of cubic upsampling are sums
+over the points that may have read a place, too: torch's has 16 atomic additions for each point."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,11 +17,12 @@ from torch._ops import OpOverload
 
 from aten_lowering.layouts import suggested
 from aten_lowering.lowerings.windows import MOST
+from aten_lowering.torch_compat import cubic_coefficients
 
 aten = torch.ops.aten
 
-# Places of a point, up to which its sum is written out.
-_MOST = 16
+# Places of a point, up to which its sum is written out, and points of a place.
+_MOST, _MOST_CUBIC = 16, 64
 
 
 def _line(size: Any, out: Any, aligned: bool, factor: Any) -> Any:
@@ -76,9 +79,31 @@ def _spread(g: Tensor, d: int, size: int, line: Any) -> Tensor:
     own = places - aten._unsafe_index(first, [points])
     inside = (own >= 0) & (own < weight.shape[1])
     counts = aten._unsafe_index(weight, [points, own.clamp(0, weight.shape[1] - 1)])
-    counts = torch.where(inside, counts, 0.0)
+    return _summed(g, d, points, torch.where(inside, counts, 0.0))
+
+
+def _summed(g: Tensor, d: int, points: Tensor, shares: Tensor) -> Tensor:
+    """For each place along a dimension the sum of its points, times their shares."""
     picked: Tensor = aten._unsafe_index(g, [*[None] * d, points])
-    return (picked * counts.view(size, count, *[1] * (g.dim() - 1 - d))).sum(d + 1)
+    return (picked * shares.view(*shares.shape, *[1] * (g.dim() - 1 - d))).sum(d + 1)
+
+
+def _cubic_spread(g: Tensor, d: int, size: int, scale: float, shift: float) -> Tensor:
+    """The gradient of a dimension's places under cubic functions; those at the ends stand for all
+    that would lie beyond them."""
+    out = g.shape[d]
+    numbers = functools.partial(torch.arange, device=g.device, dtype=torch.int32)
+    center = (numbers(out).to(g.dtype) + shift) * scale - shift
+    low = center.floor()
+    shares = torch.stack(cubic_coefficients(center - low), 1)
+    count = min(math.ceil(4 / scale) + 1, out)
+    places = numbers(size).unsqueeze(1)
+    start = ((places - 2 + shift) / scale - shift).floor().to(torch.int32).clamp(0, out - count)
+    points = start + numbers(count)
+    read = aten._unsafe_index(low, [points]).to(torch.int32).unsqueeze(2) + numbers(4) - 1
+    own = read.clamp(0, size - 1) == places.unsqueeze(2)
+    taken = torch.where(own, aten._unsafe_index(shares, [points]), 0.0).sum(2)
+    return _summed(g, d, points, taken)
 
 
 def _lines(size: Sequence[Any], out: Sequence[Any], aligned: bool, factors: Any) -> Any:
@@ -112,6 +137,23 @@ def _backward(
     return suggested(wide.to(gradient.dtype), gradient)
 
 
+def _cubic_backward(
+    gradient: Tensor, out: Sequence[Any], size: Sequence[Any], aligned: bool, *factors: Any
+) -> Any:
+    sides = zip(size[2:], out, (*factors, None, None), strict=False)
+    lines = [_line(n, m, aligned, f) for n, m, f in sides]
+    if None in lines or 0 in gradient.shape or size[2:] == out:
+        return NotImplemented
+    shift = 0.0 if aligned else 0.5
+    for (scale, *_), n, m in zip(lines, size[2:], out, strict=True):
+        if not 4 / _MOST_CUBIC <= scale or (m - 1 + shift) * scale - shift >= n + 1:
+            return NotImplemented
+    wide = gradient if gradient.dtype is torch.float64 else gradient.float()
+    for d in (2, 3):
+        wide = _cubic_spread(wide, d, size[d], lines[d - 2][0], shift)
+    return wide.to(gradient.dtype).contiguous()
+
+
 def _one_by_one(
     gradient: Tensor, out: Sequence[Any], size: Sequence[Any], aligned: bool, *factors: Any
 ) -> Any:
@@ -139,6 +181,7 @@ def _one_by_one(
 ANTIALIAS: dict[OpOverload, Callable[..., Any]] = {
     aten._upsample_bilinear2d_aa.default: _forward,
     aten._upsample_bilinear2d_aa_backward.default: _backward,
+    aten.upsample_bicubic2d_backward.default: _cubic_backward,
     aten.upsample_bilinear2d_backward.default: _one_by_one,
     aten.upsample_trilinear3d_backward.default: _one_by_one,
 }

@@ -11,6 +11,7 @@ import torch._functorch.config
 from torch._C import DispatchKey, DispatchKeySet
 from torch._C._functorch import is_batchedtensor as is_batch
 from torch._decomp import get_decompositions
+from torch._decomp.decompositions import _upsample_get_cubic_coefficients as cubic_coefficients
 from torch._decomp.decompositions import index_add as decomposed_index_add
 from torch._decomp.decompositions import pw_cast_for_opmath, upsample_compute_output_size
 from torch._dispatch.python import enable_python_dispatcher

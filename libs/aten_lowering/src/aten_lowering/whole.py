@@ -64,14 +64,16 @@ def sized(op: OpOverload, x: Tensor, output_size: Sequence[Any] | None, *more: A
 
 
 def bicubic(x: Tensor, output_size: Sequence[Any] | None, align_corners: bool, factors: Any) -> Any:
-    """As torch decomposes it; of a factor that changes no size eager copies the gradient, and on
-    CUDA the image too."""
+    """The operator, which has a gradient of its own; of unknown sizes what torch decomposes it
+    into. Of a factor that changes no size eager copies the gradient, and on CUDA the image too."""
     op = aten.upsample_bicubic2d.default
     size = _output_size(x.size(), output_size, factors)
-    near = factors and not align_corners and all(1 < f < 2 for f in factors)
-    if not near or any(n != m for n, m in zip(x.shape[2:], size, strict=True)):
+    if not all(isinstance(n, int) for n in (*x.shape, *size)) or 0 in x.shape:
         return _DECOMPOSED[op](x, output_size, align_corners, factors)
-    return suggested(x.clone(), x) if x.is_cuda else op(x, size, align_corners, *factors)
+    near = factors and not align_corners and all(1 < f < 2 for f in factors)
+    if near and x.is_cuda and list(x.shape[2:]) == list(size):
+        return suggested(x.clone(), x)
+    return op(x, size, align_corners, *(factors or (None, None)))
 
 
 def _whole(*_args: Any, **_kwargs: Any) -> Any:

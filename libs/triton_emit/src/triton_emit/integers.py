@@ -99,13 +99,35 @@ def fmod_f64(x, y, STEPS: tl.constexpr):
 def fmod_by_f32(x, y):
     return tl.where(tl.abs(x) < tl.abs(y), x, tl.extra.cuda.libdevice.fmod(x, y))
 
+# a quotient below 2**20, of a divisor that is not tiny, is rounded to the nearest or the second
+# nearest integer: what is left is exact. Others, NaN and infinities among them, go by f64
+def fmod_f32(x, y):
+    a = tl.abs(x)
+    b = tl.abs(y)
+    r = tl.fma(-1.0 * tl.floor(a / b + 0.5), b, a)
+    r = tl.where(r < 0.0, r + b, r)
+    near = (a <= b * 1048576.0) & (b > 1e-30) & (b < 1e30)
+    if tl.min(near.to(tl.int32) + tl.zeros([1], tl.int32)) < 1:
+        r = tl.where(near, r, tl.abs(fmod_f64(x.to(tl.float64), y.to(tl.float64), 12).to(tl.float32)))
+    return tl.where(x.to(tl.int32, bitcast=True) < 0, -1.0 * r, r)
+
+def mod_f32(x, y):
+    r = fmod_f32(x, y)
+    return tl.where((r != 0.0) & ((r < 0.0) != (y < 0.0)), r + y, r)
+
 def mod_f64(x, y, STEPS: tl.constexpr):
     r = fmod_f64(x, y, STEPS)
     return tl.where((r != 0.0) & ((r < 0.0) != (y < 0.0)), r + y, r)
 
 # as torch rounds: from the exact remainder, so that no quotient is rounded up first
+def floordiv_f32(x, y):
+    m = fmod_f32(x, y)
+    return floordiv_rest(x.to(tl.float64), y.to(tl.float64), m.to(tl.float64)).to(tl.float32)
+
 def floordiv_f64(x, y, STEPS: tl.constexpr):
-    m = fmod_f64(x, y, STEPS)
+    return floordiv_rest(x, y, fmod_f64(x, y, STEPS))
+
+def floordiv_rest(x, y, m):
     d = (x - m) / y
     d = tl.where((m != 0.0) & ((m < 0.0) != (y < 0.0)), d - 1.0, d)
     f = tl.floor(d)

@@ -368,11 +368,10 @@ class ScalarOps:
         if op == "fmod" and not double and _is_ordinary(args[1].literal):
             return self.of("fmod_by_f32", args, dtype)
         if op in _WIDE:
-            wide = [typed(self.cast(a, DType.f64)).text for a in args]
-            if op in ("fmod", "mod", "floordiv"):
-                # the quotient's bits over 25: below 2**278 for f32 and narrower
-                wide.append("0" if double else "12")
-            return self.cast(self.call(f"{op}_f64", wide, DType.f64, axes), dtype)
+            kind = DType.f64 if double or op == "pow" else DType.f32
+            wide = [typed(self.cast(a, kind)).text for a in args]
+            wide += ["0"] * (double and op != "pow")  # of the steps: as many as may be
+            return self.cast(self.call(f"{op}_{kind.value}", wide, kind, axes), dtype)
         raise UnsupportedDType(self.kernel, dtype.value, f"operation {op}")
 
     def _divide(self, args: list[Value], dtype: DType, op: str) -> Value:

@@ -132,7 +132,7 @@ def vector_norm(
     if ord == 0:
         term = x("ne", 0).to(x.dtype)
     elif ord not in (1, 2, math.inf, -math.inf):
-        term = term("pow", ord)
+        term = term("sqrt") if ord == 0.5 else term("pow", ord)
     (result,) = frame.fold({math.inf: "max", -math.inf: "min"}.get(ord, "sum"), term)
     if ord == 2:
         result = result("sqrt")

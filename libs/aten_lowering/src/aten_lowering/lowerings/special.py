@@ -108,7 +108,8 @@ def _digamma(x: Value) -> Value:
     part = (x - x("trunc")).to(DType.f64) * math.pi
     cotangent = (math.pi / part("tan")).to(x.dtype)
     whole = x("eq", x("trunc"))
-    result = negative.choose(whole.choose(math.nan, result - cotangent), result)
+    reflected = whole.choose(math.nan, result - cotangent)
+    result = negative.seldom(reflected, result)
     at_zero = x("signbit").choose(x.number(math.inf), -math.inf)
     return x("eq", 0).choose(at_zero, result)
 
