@@ -317,7 +317,6 @@ def test_remainders_by_a_number(divisor: float, tools: SimpleNamespace) -> None:
     buffers = (Buffer("x_a", tensor(DType.f32)), Buffer("y", tensor(DType.f32), True))
     axes = (Axis(I0, sympy.Integer(POINTS)),)
     emitted = emit(Kernel("k", buffers, axes, (Phase((), body),)), Schedule("flat", 1024))
-    assert ("f64" in emitted.source) == (divisor in (1e-30, 0.0, np.inf))
     out = {"x_a": tools.to_torch(x, DType.f32), "y": tools.to_torch(x, DType.f32)}
     tools.launch(emitted, out, {})
     with np.errstate(invalid="ignore"):

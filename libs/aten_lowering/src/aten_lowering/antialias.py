@@ -146,7 +146,7 @@ def _cubic_backward(
         return NotImplemented
     shift = 0.0 if aligned else 0.5
     for (scale, *_), n, m in zip(lines, size[2:], out, strict=True):
-        if not 4 / _MOST_CUBIC <= scale or (m - 1 + shift) * scale - shift >= n + 1:
+        if scale < 4 / _MOST_CUBIC or (m - 1 + shift) * scale - shift >= n + 1:
             return NotImplemented
     wide = gradient if gradient.dtype is torch.float64 else gradient.float()
     for d in (2, 3):

@@ -94,11 +94,6 @@ def fmod_f64(x, y, STEPS: tl.constexpr):
     r = tl.where((b == 0.0) | (b != b) | (a == float("inf")), float("nan"), r)
     return tl.where(signbit_f64(x), -1.0 * r, r)
 
-# by a number that is far from subnormal: CUDA's own is exact but for subnormal x, which it
-# takes for zero
-def fmod_by_f32(x, y):
-    return tl.where(tl.abs(x) < tl.abs(y), x, tl.extra.cuda.libdevice.fmod(x, y))
-
 # a quotient below 2**20, of a divisor that is not tiny, is rounded to the nearest or the second
 # nearest integer: what is left is exact. Others, NaN and infinities among them, go by f64
 def fmod_f32(x, y):
@@ -108,7 +103,8 @@ def fmod_f32(x, y):
     r = tl.where(r < 0.0, r + b, r)
     near = (a <= b * 1048576.0) & (b > 1e-30) & (b < 1e30)
     if tl.min(near.to(tl.int32) + tl.zeros([1], tl.int32)) < 1:
-        r = tl.where(near, r, tl.abs(fmod_f64(x.to(tl.float64), y.to(tl.float64), 12).to(tl.float32)))
+        far = fmod_f64(a.to(tl.float64), b.to(tl.float64), 12)
+        r = tl.where(near, r, far.to(tl.float32))
     return tl.where(x.to(tl.int32, bitcast=True) < 0, -1.0 * r, r)
 
 def mod_f32(x, y):

@@ -365,8 +365,6 @@ class ScalarOps:
             return self.of(function, args, dtype)
         if op == "pow" and not double:
             return self.of(_pow_of(args[1].literal), args, dtype)
-        if op == "fmod" and not double and _is_ordinary(args[1].literal):
-            return self.of("fmod_by_f32", args, dtype)
         if op in _WIDE:
             kind = DType.f64 if double or op == "pow" else DType.f32
             wide = [typed(self.cast(a, kind)).text for a in args]
@@ -415,11 +413,6 @@ def _pow_of(exponent: int | float | None) -> str:
     if exponent != math.floor(exponent):
         return "pow_part_f32"
     return "pow_odd_f32" if exponent % 2 else "pow_even_f32"
-
-
-def _is_ordinary(number: int | float | None) -> bool:
-    """No remainder of a larger number by this one is subnormal in f32."""
-    return number is not None and 2.0**-64 <= abs(number) <= 2.0**64
 
 
 def _is_power_of_two(value: float) -> bool:
