@@ -149,3 +149,15 @@ def test_the_graph_module_is_not_changed() -> None:
     before = str(gm.graph)
     lower(gm)
     assert str(gm.graph) == before
+
+
+@pytest.mark.parametrize(
+    ("width", "made", "whole"), [(75, 0, True), (76, 0, False), (75, 1, False)]
+)
+def test_many_odd_inputs_are_joined_by_torch(
+    lower_fn: Any, width: int, made: int, whole: bool
+) -> None:
+    """A kernel would load each element from every part. It need not read what kernels make."""
+    parts = [torch.ones(2, width + 4 * i) for i in range(9)]
+    lowered = lower_fn(lambda *x: torch.cat([p.sin() if made else p for p in x], 1), *parts)
+    assert [f.op for f in lowered.fallbacks] == ["aten.cat.default"] * whole

@@ -257,6 +257,21 @@ def test_antialiased_and_cubic_lines_of_equal_sizes(
     torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("aligned", [False, True])
+@pytest.mark.parametrize("size", [(13, 9), (4, 5), (5, 20)])
+def test_gradients_of_cubic_images(oracle: Any, size: tuple[int, int], aligned: bool) -> None:
+    """Sums over the points that may have read a place, no scatters."""
+    back, shape = aten.upsample_bicubic2d_backward, [1, 3, 5, 7]
+
+    def gradient(g: Tensor) -> Tensor:
+        return back(g, size, shape, aligned)
+
+    kernels(oracle(gradient, image(1, 3, *size)), None)
+    oracle(gradient, image(1, 3, *size).double())
+    if not aligned:  # factors that sizes do not tell
+        oracle(lambda g: back(g, (11, 15), shape, False, 2.3, 2.2), image(1, 3, 11, 15))
+
+
 def test_corners_of_unknown_sizes(oracle: Any) -> None:
     def enlarge(a: Tensor) -> Tensor:
         return F.interpolate(a, size=(9, 1), mode="bilinear", align_corners=True)
