@@ -6,7 +6,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
@@ -47,17 +47,25 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of the cases of a test that is marked `spread(n)`, one of n runs always, with values of its
-    parameters in turn; the others are slow ones."""
-    seen: Counter[tuple[Path, str]] = Counter()
+    """Of the cases of a test that is marked `spread(n)`, one of n runs always, and each that has a
+    value of a parameter which none of these has; the others are slow ones."""
+    families: dict[tuple[Path, str], list[pytest.Function]] = defaultdict(list)
     for item in items:
-        mark = item.get_closest_marker("spread")
-        if mark and not item.get_closest_marker("slow"):
-            name = item.path, item.nodeid.partition("[")[0]
-            i, (n,) = seen[name], mark.args
-            seen[name] += 1
-            if (i + i // n) % n:
-                item.add_marker(pytest.mark.slow)
+        if item.get_closest_marker("spread") and not item.get_closest_marker("slow"):
+            assert isinstance(item, pytest.Function)
+            families[item.path, item.nodeid.partition("[")[0]].append(item)
+    for cases in families.values():
+        mark = cases[0].get_closest_marker("spread")
+        assert mark is not None
+        (n,) = mark.args
+        chosen = [(i + i // n) % n == 0 for i in range(len(cases))]
+        shown: set[tuple[str, str]] = set()
+        for case, first in sorted(zip(cases, chosen, strict=True), key=lambda x: not x[1]):
+            values = {(name, repr(value)) for name, value in case.callspec.params.items()}
+            if not first and values <= shown:
+                case.add_marker(pytest.mark.slow)
+            else:
+                shown |= values
 
 
 @pytest.fixture(scope="session", autouse=True)
