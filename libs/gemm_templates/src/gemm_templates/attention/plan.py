@@ -143,9 +143,11 @@ def default_config(problem: Attention, template: str = "forward") -> Config:
     wide = max(problem.columns)
     if ITEMSIZE[problem.dtype] == 4:
         return Config(32 if wide <= 64 else 16, 32, 8, 2)  # what registers hold
+    reads = problem.full.reads if problem.full is not None else 0
+    if wide > 128 and template == "forward" and reads == 0:
+        return Config(128, 64, 8, 2)
     if wide > 128:
         return Config(32, 64, 8, 2) if template == "keys" else Config(64, 32, 8, 2)
-    reads = problem.full.reads if problem.full is not None else 0
     if reads == 4 and (template == "forward" or (template == "queries" and wide <= 64)):
         # what is loaded for scores takes shared memory, and as many stages as keys
         forward = Config(128, 32, 4, 4 if wide <= 64 else 3)
