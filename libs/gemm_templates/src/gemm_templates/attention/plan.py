@@ -144,7 +144,11 @@ def default_config(problem: Attention, template: str = "forward") -> Config:
     if ITEMSIZE[problem.dtype] == 4:
         return Config(32 if wide <= 64 else 16, 32, 8, 2)  # what registers hold
     reads = problem.full.reads if problem.full is not None else 0
-    if wide > 128 and template == "forward" and reads == 0:
+    if (
+        wide > 128
+        and template == "forward"
+        and not (reads or (problem.partial and problem.partial.reads))
+    ):
         return Config(128, 64, 8, 2)
     if wide > 128:
         return Config(32, 64, 8, 2) if template == "keys" else Config(64, 32, 8, 2)
