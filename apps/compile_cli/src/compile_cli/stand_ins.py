@@ -30,7 +30,7 @@ class StandIn:
                 with standing_in(*self._given):
                     execute(module)
 
-            spec.loader.exec_module = within  # type: ignore[method-assign]
+            spec.loader.exec_module = within  # type: ignore[method-assign]  # once, of this spec
         return spec
 
 
