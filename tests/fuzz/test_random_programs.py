@@ -1,4 +1,4 @@
-"""65 random programs against eager, ten to a compilation; `run.py` makes as many as one likes."""
+"""295 random programs against eager, ten to a compilation; `run.py` makes as many as one likes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ _SIZE = 10
 _BACKEND, _COMPILE = Setting(), Setting(entry="compile")
 Groups = tuple[tuple[Setting, tuple[int, ...]], ...]
 # Settings, and the first seeds of tens of programs that torch traces: of two to six steps, and of
-# five. Those of five, all but the first of a setting, and those of `hop`, which differs from `fx`
-# in launches alone, are `slow`.
+# five. Those of five are `slow`.
 SHORT: Groups = (
     (_BACKEND, (0, 10, 20, 30, 40, 50, 60, 70, 80, 90)),
     (_COMPILE, (100, 110, 130, 140, 150, 160, 170, 180, 190)),
@@ -45,12 +44,12 @@ _CASES = [
         setting,
         first,
         length,
-        marks=marks[i >= 1 or setting.emit == "hop"],
+        marks=marks,
         id=f"{first}-{length[0]}-{length[1]}",
     )
-    for groups, length, marks in ((SHORT, (2, 6), ((), _SLOW)), (LONG, (5, 5), (_SLOW, _SLOW)))
+    for groups, length, marks in ((SHORT, (2, 6), ()), (LONG, (5, 5), _SLOW))
     for setting, seeds in groups
-    for i, first in enumerate(seeds)
+    for first in seeds
 ]
 
 
