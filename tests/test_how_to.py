@@ -1,13 +1,15 @@
 """The walks of `docs/how-to`: each change is applied to a copy of the sources, and the program
-behind it runs on that."""
+behind it runs on that, in a process that has torch already and none of our sources."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,50 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs" / "how-to").glob("*.md"))
 WALKS = [page for page in PAGES if page.stem != "index"]
+
+# A process that forks: of each line that it reads, the program runs in a child.
+_FORKS = """
+import json, os, signal, sys, traceback
+import torch, torch._dynamo, torch._functorch.aot_autograd, triton
+for line in sys.stdin:
+    folder, paths, program = json.loads(line)
+    if not (child := os.fork()):
+        signal.alarm(300)
+        with open(os.path.join(folder, "problems"), "w") as problems:
+            os.dup2(problems.fileno(), 1)
+            os.dup2(problems.fileno(), 2)
+        os.chdir(folder)
+        sys.path[:0] = [folder, *paths]
+        os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+        code = 0
+        try:
+            exec(compile(program, "<walk>", "exec"), {"__name__": "__main__"})
+        except BaseException:
+            traceback.print_exc()
+            code = 1
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[Callable[[str, Path, list[str]], tuple[int, str]]]:
+    """`run(program, folder, paths)`: the exit status of a program that runs in a folder and finds
+    these sources first, and what it printed."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _FORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as forks:
+        assert forks.stdin is not None and forks.stdout is not None
+        given, codes = forks.stdin, forks.stdout
+
+        def run(program: str, folder: Path, paths: list[str]) -> tuple[int, str]:
+            print(json.dumps([str(folder), paths, program]), file=given, flush=True)
+            return int(codes.readline()), (folder / "problems").read_text()
+
+        yield run
+        given.close()
 
 
 def _blocks(page: Path, language: str) -> list[str]:
@@ -51,12 +97,10 @@ def test_the_change_fits(page: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", WALKS, ids=lambda page: page.stem)
-def test_the_change_works(page: Path, tmp_path: Path) -> None:
+def test_the_change_works(
+    page: Path, tmp_path: Path, run: Callable[[str, Path, list[str]], tuple[int, str]]
+) -> None:
     (program,) = _blocks(page, "python")
-    paths = os.pathsep.join(str(tmp_path / source) for source in _changed(page, tmp_path))
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True,
-        timeout=300, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    paths = [str(tmp_path / source) for source in _changed(page, tmp_path)]
+    code, problems = run(program, tmp_path, paths)
+    assert code == 0, problems
