@@ -45,6 +45,21 @@ def timer(joined: float) -> Callable[..., list[float]]:
     return lambda runs, info: [1.0, *[joined] * (len(runs) - 1)]
 
 
+@pytest.fixture
+def only(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """`only(template)`: no other is offered, and run on the CPU to be compared."""
+
+    def choose(template: str) -> None:
+        every = MatmulChooser.sayable
+
+        def sayable(self: MatmulChooser, task: Any, config: gemm_templates.Config) -> bool:
+            return config.template == template and every(self, task, config)
+
+        monkeypatch.setattr(MatmulChooser, "sayable", sayable)
+
+    return choose
+
+
 @pytest.mark.parametrize("rows", [16, *(pytest.param(m, marks=pytest.mark.slow) for m in (8, 40))])
 def test_one_launch_for_all(options: dict[str, Any], as_on_gpu: Any, rows: int) -> None:
     """In each family of templates, which read the matrices where they lie."""
@@ -73,15 +88,10 @@ def test_one_launch_for_all(options: dict[str, Any], as_on_gpu: Any, rows: int) 
 
 
 def test_one_through_a_descriptor(
-    options: dict[str, Any], as_on_gpu: Any, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any], as_on_gpu: Any, only: Callable[[str], None]
 ) -> None:
     choices = as_on_gpu(timer(0.5))
-    alone = MatmulChooser.sayable
-
-    def sayable(self: MatmulChooser, task: Any, config: gemm_templates.Config) -> bool:
-        return config.template == "tma" and alone(self, task, config)
-
-    monkeypatch.setattr(MatmulChooser, "sayable", sayable)
+    only("tma")
     args = operands(64)
     compiled = compile_cli.compile(queries, args, options=options)
     config = choices[-1].config
@@ -92,7 +102,9 @@ def test_one_through_a_descriptor(
 
 
 @pytest.mark.parametrize("emit", ["fx", "cpp"])
-def test_dynamic_rows(options: dict[str, Any], as_on_gpu: Any, emit: str) -> None:
+def test_dynamic_rows(
+    options: dict[str, Any], as_on_gpu: Any, only: Callable[[str], None], emit: str
+) -> None:
     """One launch where that is the fastest, and a call for each where there are more rows."""
 
     def some(runs: Any, info: Any) -> list[float]:
@@ -100,6 +112,7 @@ def test_dynamic_rows(options: dict[str, Any], as_on_gpu: Any, emit: str) -> Non
         return [1.0, *(0.5 if p.n == sum(COLUMNS) and p.m == 16 else 2.0 for p in problems)]
 
     as_on_gpu(some)
+    only("tiled")
     args = operands(40)
     compiled = compile_cli.compile(
         queries, args, dynamic={0: {0}}, options={**options, "emit": emit}
@@ -113,10 +126,13 @@ def test_dynamic_rows(options: dict[str, Any], as_on_gpu: Any, emit: str) -> Non
             assert relative_error(got.double(), x.double() @ w.double().t()) < 4e-3
 
 
-def test_what_was_decided_once_serves_rows_nearby(options: dict[str, Any], as_on_gpu: Any) -> None:
+def test_what_was_decided_once_serves_rows_nearby(
+    options: dict[str, Any], as_on_gpu: Any, only: Callable[[str], None]
+) -> None:
     """Where more than the number of rows is dynamic: a tile for few rows is slow for many."""
     as_on_gpu(timer(0.5))
-    sizes = {0: {0, 1}, 1: {1}}
+    only("tiled")
+    sizes: dict[int | str, set[int]] = {0: {0, 1}, 1: {1}}
     args = torch.randn(40, 128), torch.randn(256, 128)
     compiled = compile_cli.compile(F.linear, args, dynamic=sizes, options=options)
     (branch,) = (op for op in compiled.graph.program.ops if isinstance(op, If))
@@ -127,8 +143,11 @@ def test_what_was_decided_once_serves_rows_nearby(options: dict[str, Any], as_on
         assert relative_error(compiled(x, w), F.linear(x, w)) < 1e-5
 
 
-def test_each_has_its_bias(options: dict[str, Any], as_on_gpu: Any) -> None:
+def test_each_has_its_bias(
+    options: dict[str, Any], as_on_gpu: Any, only: Callable[[str], None]
+) -> None:
     choices = as_on_gpu(timer(0.5))
+    only("tiled")
     args = *operands(16), *(torch.randn(n).bfloat16() for n in COLUMNS)
     compiled = compile_cli.compile(biased, args, options=options)
     assert choices[-1].problem.n == sum(COLUMNS)
