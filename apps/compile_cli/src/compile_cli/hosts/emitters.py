@@ -11,7 +11,6 @@ from torch.fx import GraphModule
 import fx_emit
 import triton_rt
 from compile_cli.hosts.outside import Outside
-from compile_cli.torch_compat import unset_fake_temporarily
 from planner import Kernels, kernel_source
 from wrapper_ir import DefineKernel, Program
 from wrapper_ir.analysis import uses_cuda
@@ -59,6 +58,8 @@ def emit_for(
         operators=outside.operators,
         check_inputs=check_inputs,
     )
+    from compile_cli.torch_compat import unset_fake_temporarily  # which loading does without
+
     with unset_fake_temporarily():  # AOTAutograd compiles inside of its fake mode
         return graph, backend.compile_graph(graph)
 
