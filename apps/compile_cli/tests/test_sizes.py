@@ -404,5 +404,10 @@ def test_a_size_that_is_twice_another(tmp_path: Path) -> None:
         return x[:, ::2] * c - x[:, 1::2]
 
     shapes = [((5, 12), (5, 6)), ((2, 4), (2, 2)), ((1, 2), (1, 1)), ((0, 4), (0, 2))]
-    for model in (rotary, every_other):
+
+    def turned(x: Tensor, c: Tensor) -> Tensor:
+        y = torch.zeros_like(x).slice_scatter(x[:, ::2] * c, 1, 0, None, 2)
+        return y.slice_scatter(x[:, 1::2] - c, 1, 1, None, 2)
+
+    for model in (rotary, every_other, turned):
         check(tmp_path, model, {0: {0, 1}, 1: {0, 1}}, ((3, 8), (3, 4)), *shapes)

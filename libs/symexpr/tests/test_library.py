@@ -311,3 +311,6 @@ def test_known_relations_between_symbols():
     assert known(CeilDiv(S0, 8) * 8 >= S0, ranges) is True
     assert known(FloorDiv(S0, 8) * 8 <= S0, ranges) is True
     assert known(ModularIndexing(J, 3, 5) < 5, {}) is True
+    halved = {J: (0, 2 * S0 - 1), S0: (1, None)}  # at most S0 - 1/2, and whole
+    assert known(FloorDiv(J, 2) < S0, halved) is True
+    assert known(FloorDiv(J + 1, 2) < S0, halved) is None

@@ -4,6 +4,7 @@ by its lower or upper end, itself an expression (`j <= s0 - 1`, `x % m <= m - 1`
 
 Sums are polynomials here, plain dictionaries, since a step of the search makes one or two."""
 
+import math
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple, TypeAlias
@@ -20,6 +21,8 @@ Polynomial: TypeAlias = dict[Monomial, int | Fraction]
 
 _ONE: Polynomial = {(): 1}
 _MEMO_SIZE = 20_000
+# What an integer is more than by so much less than 1 it is at least.
+_NEARLY = 1 - Fraction(1, 1 << 20)
 
 
 class End(NamedTuple):
@@ -52,7 +55,10 @@ class Elimination:
         """A lower bound of `e`, by at most so many replacements; stops once it is `goal`."""
         if len(self._polynomials) > _MEMO_SIZE or len(self._intervals) > _MEMO_SIZE:
             self._forget()
-        return _Search(self, goal, steps).run(self.polynomial(e))
+        if not e.is_integer or abs(goal) == INF:
+            return _Search(self, goal, steps).run(self.polynomial(e))
+        found = _Search(self, goal - _NEARLY, steps).run(self.polynomial(e))
+        return found if abs(found) == INF else math.ceil(found)
 
     # -- polynomials
 

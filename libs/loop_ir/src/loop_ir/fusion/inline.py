@@ -12,14 +12,14 @@ import sympy
 
 from loop_ir.fusion.common_domain import Mismatch, stays_apart
 from loop_ir.ir import renaming
-from loop_ir.ir.affine import linear, nonnegative_over, quotient, substitute
+from loop_ir.ir.affine import linear, nonnegative, nonnegative_over, quotient, substitute
 from loop_ir.ir.analysis import inner_axes, is_pointwise, lows_of
 from loop_ir.ir.in_place import hazard, is_in_place
 from loop_ir.ir.masks import definitions, mask_tests
 from loop_ir.ir.names import behind, map_expressions, renamed, statements, value_names
 from loop_ir.ir.nodes import Axis, Compute, Const, Indirect, Kernel, Load, Phase, Stmt, Store
 from loop_ir.ir.points import mixed_radix
-from loop_ir.ir.rewrite import Substitution, ranges_of, simplify_with
+from loop_ir.ir.rewrite import RangeItems, Substitution, ranges_of, simplify_with
 from loop_ir.ir.staging import Unstageable, items_of, stage
 from loop_ir.passes import cse
 from symexpr import FloorDiv, Mod
@@ -78,7 +78,8 @@ def _inlined(
                     f"the index [{stmt.index}] of {buffer} gives no point of {producer.name}"
                 )
             shell = replace(consumer, phases=(*consumer.phases, *phases, here))
-            out += _copy(producer, body, store, stmt, point, shell)
+            ranges = _where(ranges_of(shell), facts, lows)
+            out += _copy(producer, body, store, stmt, point, shell, ranges)
         phases.append(replace(phase, body=tuple(out)))
     kernel = replace(
         consumer,
@@ -107,12 +108,13 @@ def _copy(
     load: Load,
     point: Substitution,
     shell: Kernel,
+    ranges: RangeItems,
 ) -> list[Stmt]:
-    """The producer's statements at `point`, the last one named as `load`."""
+    """The producer's statements at `point`, the last one named as `load`. ranges: of what is read
+    where `load` reads."""
     part = replace(producer, phases=(replace(producer.phases[0], body=(*body, store)),))
     part = renaming.rename_apart(part, shell)
     taken = value_names(part, shell)
-    ranges = ranges_of(shell)
     out: list[Stmt] = []
     for stmt in part.phases[0].body[:-1]:
         stmt = map_expressions(stmt, lambda e: simplify_with(substitute(e, point), ranges))
@@ -243,6 +245,23 @@ def _holds(
         nonnegative_over(sympy.expand(expr - fact), extents, lows)
         for fact in (sympy.S.Zero, *facts)
     )
+
+
+def _where(ranges: RangeItems, facts: Sequence[sympy.Expr], lows: Lows) -> RangeItems:
+    """Ranges of the points at which `facts` hold, which may be fewer for an axis alone."""
+    found = dict(ranges)
+    axes = found.keys() - dict(lows)
+    lows = tuple((s, found[s][0] or low) for s, low in lows if s in found)  # where points are
+    for fact in facts:
+        inner = fact.free_symbols & axes
+        for axis in inner if len(inner) == 1 else ():
+            low, high = found[axis]
+            end = sympy.expand(axis - fact * fact.coeff(axis))
+            if low is None or high is None or end.has(axis):
+                continue
+            if all(nonnegative(sympy.expand(e), lows) for e in (end - low, high - end)):
+                found[axis] = (end, high) if fact.coeff(axis) == 1 else (low, end)
+    return tuple(found.items())
 
 
 def _facts(kernel: Kernel, mask: str | None) -> list[sympy.Expr]:

@@ -77,9 +77,10 @@ def looped(kernel: Kernel, width: int, rows: int) -> Schedule:
             if piece := _piece(kernel):
                 rblock, warps = piece, piece // 256
     moved = {(s.buffer, s.index) for p in phases for s in p.body if isinstance(s, Load | Store)}
-    if applies and not again and len(moved) > 4:
+    many = applies and not again and len(moved) > 4
+    if many:
         rblock, warps = min(1024, rblock), 8
-    most = max(4, rblock // (128 if applies or again and width > HELD_ROW else 256))
+    most = max(4, rblock // (128 if many or (again and width > HELD_ROW) else 256))
     warps = min(warps, most)
     scanning = any(isinstance(s, Scan) for s in statements(kernel))
     if warps == 8 and rblock >= 2048 and lines and not (again or scanning):
