@@ -110,6 +110,7 @@ LEARNED: dict[str, tuple[tuple[int, ...], Callable[..., Any]]] = {
     "distances": ((4, 2000), lambda t, s, b, h, i, j: s + t[h, j - i + 1000]),
     "buckets": ((32, 4), lambda t, s, b, h, i, j: s + t[bucket(j - i), h]),
     "slopes": ((4,), lambda t, s, b, h, i, j: s + t[h] * (j - i)),
+    "one": ((4,), lambda t, s, b, h, i, j: s + (i >= j) * t[0]),
     "bias": ((4, 1000, 1000), lambda t, s, b, h, i, j: s + t[h, i, j]),
     "queries": ((2, 4, 1000), lambda t, s, b, h, i, j: s * t[b, h, i]),
 }

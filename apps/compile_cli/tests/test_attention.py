@@ -132,11 +132,12 @@ CAPTURED: dict[str, tuple[tuple[int, ...], Any]] = {
     "slopes": ((2,), lambda s, b, h, i, j, t: s + t[h] * (j - i)),
     "queries": ((2, 2, LENGTH), lambda s, b, h, i, j, t: s * t[b, h, i]),
     "bias": ((2, LENGTH, LENGTH), lambda s, b, h, i, j, t: s + t[h, i, j]),
+    "one": ((2,), lambda s, b, h, i, j, t: s + (i >= j + h) * t[-1] * torch.tensor(0.5)),
     "all": ((1,), lambda s, b, h, i, j, t: s * t[0 * i]),
 }
 
 
-@pytest.mark.parametrize("case", tails(CAPTURED, ("bias", "slopes", "T5", "all")))
+@pytest.mark.parametrize("case", tails(CAPTURED, ("bias", "slopes", "T5", "one", "all")))
 def test_gradients_of_what_a_function_captured(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums of f32, rounded once: eager's of 16 bits are off by several bits."""
     monkeypatch.setattr(flex_module, "_validate_device", lambda *_: None)

@@ -72,3 +72,10 @@ def test_what_no_kernel_says_is_torchs(score_mod: Callable[..., Any], why: str) 
     found = lowered(score_mod)
     (fallback,) = found.fallbacks
     assert not found.attentions and why in fallback.reason
+
+
+def test_tables_that_a_function_makes_are_torchs() -> None:
+    """A kernel for scores is given none but those that are captured."""
+    found = lowered(lambda s, b, h, i, j, x: s + torch.tensor([0.5, 2.0])[i % 2] * x[h])
+    (fallback,) = found.fallbacks
+    assert "a tensor that is the function's own" in fallback.reason

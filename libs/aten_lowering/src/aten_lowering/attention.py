@@ -24,6 +24,7 @@ from aten_lowering.torch_compat import (
     FakeTensor,
     flex_attention,
     flex_attention_backward,
+    unset_fake_temporarily,
     vmap_over_scores,
     zeros_and_scatter,
 )
@@ -178,6 +179,18 @@ def _takes_all(mask: Any) -> bool:
     return calls == [aten.new_ones.default]
 
 
+def _number(gm: fx.GraphModule) -> None:
+    """Constants of no dimension, as of `bias[0]`, as what makes them."""
+    for node in gm.graph.find_nodes(op="call_function", target=aten.lift_fresh_copy.default):
+        held = attribute(gm, node.args[0])
+        held = getattr(held, "constant", held)  # a fake tensor knows it
+        if isinstance(held, Tensor) and held.dim() == 0:
+            with unset_fake_temporarily():
+                node.args = ([], held.item())
+            node.target = aten.full.default
+            node.kwargs = {"dtype": held.dtype, "device": held.device}
+
+
 def _move(graph: fx.Graph, device: torch.device) -> None:
     """Numbers, which are tensors of the CPU there, to the device of the scores."""
     for node in graph.nodes:
@@ -227,6 +240,9 @@ class _Trace:
         one = nodes[0] if len(nodes) == 1 else None
         require(isinstance(one, Kernel), f"{len(nodes)} kernels for what becomes of scores")
         assert isinstance(one, Kernel)
+        given = {n.name for n in traced.graph.find_nodes(op="placeholder")}
+        own = [b.name for b in one.buffers if not b.written and b.name not in given]
+        require(not own, "a tensor that is the function's own")
         return self.placed(one)
 
     def traced(self, function: Any, mask_mod: Any, gradient: int | None) -> fx.GraphModule:
@@ -265,6 +281,9 @@ class _Trace:
                 graph: fx.GraphModule = make_fx(functions, decompositions())(*scores, *buffers)
             except AssertionError as error:  # torch's, of integers that it divides by sizes
                 raise CannotLower(f"a captured size: {error}") from error
+            except ValueError as error:  # of vmap: a gradient for each score
+                raise CannotLower(f"what score_mod captured, not by an index: {error}") from error
+            _number(graph)
             _move(graph.graph, device)
         names = [*tiles, *(f"captured{i}" for i in range(len(buffers)))]
         for node, name in zip(graph.graph.find_nodes(op="placeholder"), names, strict=True):
