@@ -94,17 +94,18 @@ def fmod_f64(x, y, STEPS: tl.constexpr):
     r = tl.where((b == 0.0) | (b != b) | (a == float("inf")), float("nan"), r)
     return tl.where(signbit_f64(x), -1.0 * r, r)
 
-# a quotient below 2**20, of a divisor that is not tiny, is rounded to the nearest or the second
-# nearest integer: what is left is exact. Others, NaN and infinities among them, go by f64
+# libdevice takes subnormal numbers for zero
+def rest_f32(a, b):
+    return tl.where(a < b, a, tl.extra.cuda.libdevice.fmod(a, b))
+
+# by a tiny y in two steps: first by 2**64 times as much, which is exact
 def fmod_f32(x, y):
-    a = tl.abs(x)
     b = tl.abs(y)
-    r = tl.fma(-1.0 * tl.floor(a / b + 0.5), b, a)
-    r = tl.where(r < 0.0, r + b, r)
-    near = (a <= b * 1048576.0) & (b > 1e-30) & (b < 1e30)
-    if tl.min(near.to(tl.int32) + tl.zeros([1], tl.int32)) < 1:
-        far = fmod_f64(a.to(tl.float64), b.to(tl.float64), 12)
-        r = tl.where(near, r, far.to(tl.float32))
+    tiny = b < 1e-30
+    b = tl.where(tiny, b * 18446744073709551616.0, b)
+    r = rest_f32(tl.abs(x), b)
+    r = rest_f32(tl.where(tiny, r * 18446744073709551616.0, r), b)
+    r = tl.where(tiny, r * 5.421010862427522e-20, r)
     return tl.where(x.to(tl.int32, bitcast=True) < 0, -1.0 * r, r)
 
 def mod_f32(x, y):

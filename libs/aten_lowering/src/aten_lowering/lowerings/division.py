@@ -52,7 +52,7 @@ def _floor(x: Value, y: Value, *, call: Call) -> Value:
     quotient = _opposite(mod, y).choose(quotient - 1.0, quotient)
     floor = quotient("floor")
     floor = (quotient - floor > 0.5).choose(floor + 1.0, floor)
-    ratio = div(x, y, call=call)
+    ratio = x.over(y)  # of which only the sign, infinities and NaN count
     return y("eq", 0.0).choose(ratio, quotient("eq", 0.0).choose(0.0 * ratio, floor))
 
 

@@ -101,10 +101,11 @@ def _digamma(x: Value) -> Value:
     result = x.number(0)
     for _ in range(10):
         small = a < 10
-        result = result - small.choose(1 / a, 0)
+        result = result - small.choose(x.number(1).over(a), 0)
         a = small.choose(a + 1, a)
-    inverse = 1 / (a * a)
-    result = result + (a("log") - 0.5 / a - inverse * horner(inverse, _PSI))
+    once = x.number(1).over(a)
+    inverse = once * once
+    result = result + (a("log") - 0.5 * once - inverse * horner(inverse, _PSI))
     part = (x - x("trunc")).to(DType.f64) * math.pi
     cotangent = (math.pi / part("tan")).to(x.dtype)
     whole = x("eq", x("trunc"))
