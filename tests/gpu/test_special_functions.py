@@ -42,7 +42,7 @@ def test_floats_times_powers_of_two(dtype: torch.dtype, options: dict[str, Any])
         torch.testing.assert_close(got, torch.ldexp(x, of), rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("by", [6.0, -0.75, 1.0, 1e-30])
+@pytest.mark.parametrize("by", [6.0, -0.75, 1.0, 1e-30, 1e-40])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_remainders_by_a_number(dtype: torch.dtype, by: float, options: dict[str, Any]) -> None:
     """Exactly, also of numbers that are subnormal and of those 2**100 times the divisor."""
