@@ -77,19 +77,15 @@ def fmod_steps(r, b, STEPS: tl.constexpr):
         r = (r - q * high) - q * low
     return tl.where(r >= b, r - b, r) / scale
 
-# STEPS cover quotients of 25 bits each; 0 all that f64 has, whose quotients may overflow:
-# first the remainder by y times a power of two, which is exact
-def fmod_f64(x, y, STEPS: tl.constexpr):
+# quotients may overflow: first the remainder by y times a power of two, which is exact
+def fmod_f64(x, y):
     a = tl.abs(x)
     b = tl.abs(y)
-    if STEPS > 0:
-        r = fmod_steps(a, b, STEPS)
-    else:
-        far = tl.where(b < 1.0, b * 4.4989137945431964e161, b)
-        farther = tl.where(far < 1.0, far * 4.4989137945431964e161, far)
-        r = fmod_steps(fmod_steps(a, farther, 42), far, 22)
-        up = tl.where(b < 1e-290, 7.378697629483821e19, 1.0)
-        r = fmod_steps(r * up, b * up, 22) / up
+    far = tl.where(b < 1.0, b * 4.4989137945431964e161, b)
+    farther = tl.where(far < 1.0, far * 4.4989137945431964e161, far)
+    r = fmod_steps(fmod_steps(a, farther, 42), far, 22)
+    up = tl.where(b < 1e-290, 7.378697629483821e19, 1.0)
+    r = fmod_steps(r * up, b * up, 22) / up
     r = tl.where(a < b, a, r)
     r = tl.where((b == 0.0) | (b != b) | (a == float("inf")), float("nan"), r)
     return tl.where(signbit_f64(x), -1.0 * r, r)
@@ -112,8 +108,8 @@ def mod_f32(x, y):
     r = fmod_f32(x, y)
     return tl.where((r != 0.0) & ((r < 0.0) != (y < 0.0)), r + y, r)
 
-def mod_f64(x, y, STEPS: tl.constexpr):
-    r = fmod_f64(x, y, STEPS)
+def mod_f64(x, y):
+    r = fmod_f64(x, y)
     return tl.where((r != 0.0) & ((r < 0.0) != (y < 0.0)), r + y, r)
 
 # as torch rounds: from the exact remainder, so that no quotient is rounded up first
@@ -121,8 +117,8 @@ def floordiv_f32(x, y):
     m = fmod_f32(x, y)
     return floordiv_rest(x.to(tl.float64), y.to(tl.float64), m.to(tl.float64)).to(tl.float32)
 
-def floordiv_f64(x, y, STEPS: tl.constexpr):
-    return floordiv_rest(x, y, fmod_f64(x, y, STEPS))
+def floordiv_f64(x, y):
+    return floordiv_rest(x, y, fmod_f64(x, y))
 
 def floordiv_rest(x, y, m):
     d = (x - m) / y

@@ -368,7 +368,6 @@ class ScalarOps:
         if op in _WIDE:
             kind = DType.f64 if double or op == "pow" else DType.f32
             wide = [typed(self.cast(a, kind)).text for a in args]
-            wide += ["0"] * (double and op != "pow")  # of the steps: as many as may be
             return self.cast(self.call(f"{op}_{kind.value}", wide, kind, axes), dtype)
         raise UnsupportedDType(self.kernel, dtype.value, f"operation {op}")
 

@@ -103,9 +103,8 @@ def _digamma(x: Value) -> Value:
         small = a < 10
         result = result - small.choose(x.number(1).over(a), 0)
         a = small.choose(a + 1, a)
-    once = x.number(1).over(a)
-    inverse = once * once
-    result = result + (a("log") - 0.5 * once - inverse * horner(inverse, _PSI))
+    inverse = x.number(1).over(a)
+    result = result + (a("log") - inverse * (0.5 + inverse * horner(inverse * inverse, _PSI)))
     part = (x - x("trunc")).to(DType.f64) * math.pi
     cotangent = (math.pi / part("tan")).to(x.dtype)
     whole = x("eq", x("trunc"))
