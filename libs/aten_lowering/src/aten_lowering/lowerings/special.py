@@ -99,9 +99,9 @@ def _digamma(x: Value) -> Value:
     negative = x < 0
     a = negative.choose(1 - x, x)
     result = x.number(0)
-    for _ in range(10):
+    for quotient in ("div", *["near_div"] * 9):  # the largest one exactly
         small = a < 10
-        result = result - small.choose(x.number(1).over(a), 0)
+        result = result - small.choose(x.number(1)(quotient, a), 0)
         a = small.choose(a + 1, a)
     inverse = x.number(1).over(a)
     result = result + (a("log") - inverse * (0.5 + inverse * horner(inverse * inverse, _PSI)))
