@@ -9,7 +9,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
+from torch.fx.experimental.proxy_tensor import make_fx
 
+from compile_cli.narrow_saved import narrow_saved
+from compile_cli.options import Options
 from compile_cli.partition import partition
 from loop_ir import Extern, Kernel, fuse_with_report
 
@@ -58,3 +61,29 @@ def test_factors_cost_no_kernel_where_rows_are_made(
     assert scaled.count(Extern) == plain.count(Extern)
     narrow = [tuple(t.shape) for t in kept if t.dtype is torch.float8_e4m3fn]
     assert narrow and set(narrow) == {(ROWS, COLUMNS)}
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["f32", "bf16"])
+@pytest.mark.parametrize("exponents", [True, False])
+def test_logarithms_of_probabilities_stay(half: bool, exponents: bool) -> None:
+    """Forward has subtracted a row's statistic: an eighth of -100 is much to an exponential."""
+
+    def forward(x: Tensor) -> tuple[Tensor, Tensor]:
+        kept = x - x.logsumexp(-1, True)
+        return kept.sum(), kept.bfloat16() if half else kept
+
+    def backward(sub: Tensor, _to_copy: Tensor, tangent: Tensor) -> Tensor:
+        kept = _to_copy.float() if half else sub
+        return tangent * (kept.exp() if exponents else kept.tanh())
+
+    x = torch.randn(ROWS, COLUMNS)
+    graphs = (
+        make_fx(forward, tracing_mode="fake")(x),
+        make_fx(backward, tracing_mode="fake")(x, x.bfloat16(), torch.ones(())),
+    )
+    results: Any = graphs[0].graph.output_node().args[0]
+    given = graphs[1].graph.find_nodes(op="placeholder")[half]
+    given.name = results[1].name
+    narrow_saved(*graphs, 1, Options(saved="float8_e5m2", saved_from=64))
+    found = graphs[0](x)[1].dtype
+    assert (found is torch.float8_e5m2) != exponents

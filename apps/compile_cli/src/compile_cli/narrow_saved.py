@@ -61,10 +61,10 @@ def narrow_saved(
         if not isinstance(kept, fx.Node) or (given := read.get(kept.name)) is None:
             continue
         base = _base(kept)
-        if base in callers or _is_given(base):
+        if base in callers or _source(base).op == "placeholder":
             continue
         value = given.meta["val"]
-        if not _worth(kept, options.saved_from, types) or _of_fewer(base) or _is_exponent(given):
+        if not _worth(kept, options.saved_from, types) or _of_fewer(base) or _is_exponent(given, kept):
             continue
         if scaled and math.prod(value.shape[_group(kept)[0] :]) * (value.itemsize - 1) <= 4:
             continue  # with factors it were no less
@@ -165,10 +165,10 @@ def _of_fewer(node: fx.Node) -> bool:
     return False
 
 
-def _is_exponent(node: fx.Node) -> bool:
+def _is_exponent(node: fx.Node, kept: fx.Node) -> bool:
     """Whether backward computes an exponential of it, or of pointwise work on it, less a statistic
     of what it was, as of queries and keys of attention and of rows of a softmax: coarse, it may be
-    larger than its largest."""
+    larger than its largest. `kept` is what it is in forward, which may have subtracted already."""
     left, seen = [node], {node}
     while left:
         made = left.pop()
@@ -179,8 +179,10 @@ def _is_exponent(node: fx.Node) -> bool:
                 given = {**dict(zip(names, user.args, strict=False)), **user.kwargs}
                 if made in [given.get(name) for name in _SCORES]:
                     return True
-            elif target is aten.exp.default and _is_of_rows(_base(made)):
-                return True
+            elif target is aten.exp.default:
+                source = _source(made)
+                if _is_of_rows(_source(kept) if source is node else source):
+                    return True
             elif user not in seen and (_is_pointwise(user) or target in _MADE_OF):
                 seen.add(user)
                 left.append(user)
@@ -205,11 +207,11 @@ def _count(node: fx.Node) -> int:
     return elements if isinstance(elements, int) else 0
 
 
-def _is_given(base: fx.Node) -> bool:
-    """Whether it is an input or a parameter, or one in another type."""
-    while base.target is aten._to_copy.default:
-        base = _base(cast(fx.Node, base.args[0]))
-    return base.op == "placeholder"
+def _source(node: fx.Node) -> fx.Node:
+    """What it is a view of, or that in another type."""
+    while (base := _base(node)).target is aten._to_copy.default:
+        node = cast(fx.Node, base.args[0])
+    return base
 
 
 def _base(node: fx.Node) -> fx.Node:
