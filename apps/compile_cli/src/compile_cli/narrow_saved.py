@@ -64,7 +64,9 @@ def narrow_saved(
         if base in callers or _source(base).op == "placeholder":
             continue
         value = given.meta["val"]
-        if not _worth(kept, options.saved_from, types) or _of_fewer(base) or _is_exponent(given, kept):
+        if not _worth(kept, options.saved_from, types) or _of_fewer(base):
+            continue
+        if _is_exponent(given, kept):
             continue
         if scaled and math.prod(value.shape[_group(kept)[0] :]) * (value.itemsize - 1) <= 4:
             continue  # with factors it were no less
