@@ -5,18 +5,22 @@ from __future__ import annotations
 import math
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from triton_rt import KernelParam, KernelSource, LazyKernel, TensorMap, errors
-from triton_rt.worker_process import decode, encode
+from triton_rt.worker_process import WorkerProcess, decode, encode, serve
 from tuning import TuningPool, TuningStore, autotune
 from tuning.compare import compare
 from tuning.errors import UnportableArgument, WrongResult
@@ -26,11 +30,63 @@ from tuning.portable import Rebuilt, describe
 Make = Callable[..., KernelSource]
 
 
+class Child:
+    """A forked process, as `subprocess` shows those that it starts."""
+
+    def __init__(self, pid: int, stdin: Any, stdout: Any) -> None:
+        self.pid, self.stdin, self.stdout = pid, stdin, stdout
+        self.code: int | None = None
+
+    def poll(self) -> int | None:
+        if self.code is None and (ended := os.waitpid(self.pid, os.WNOHANG))[0]:
+            self.code = os.waitstatus_to_exitcode(ended[1])
+        return self.code
+
+    def wait(self, timeout: float) -> int:
+        deadline = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("worker", timeout)
+            time.sleep(0.01)
+        return code
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+class ForkedWorker(WorkerProcess):
+    """One that is forked from this process: one that is started takes seconds to import torch."""
+
+    lock = threading.Lock()  # no child has the pipes of another
+
+    def __init__(self, module: str, environment: Mapping[str, str]) -> None:
+        with self.lock:
+            requests, ask = os.pipe()
+            answer, answers = os.pipe()
+            if not (pid := os.fork()):
+                try:
+                    os.dup2(requests, 0)
+                    os.dup2(answers, 1)
+                    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+                    os.environ.update(environment)
+                    sys.stdin = os.fdopen(0)
+                    serve(import_module(module).open_handler, os.getppid())
+                finally:
+                    os._exit(1)
+            os.close(requests)
+            os.close(answers)
+        pipes = os.fdopen(ask, "wb", buffering=0), os.fdopen(answer, "rb", buffering=0)
+        self.process: Any = Child(pid, *pipes)
+
+
 @pytest.fixture(scope="module")
 def pool() -> Iterator[TuningPool]:
-    """One of two workers for all tests: each worker takes seconds to import torch."""
-    with TuningPool(("cpu:0", "cpu:1"), timeout=2.0) as pool:
-        yield pool
+    """One of two workers for all tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tuning.pool.WorkerProcess", ForkedWorker)
+        with TuningPool(("cpu:0", "cpu:1"), timeout=2.0) as pool:
+            yield pool
 
 
 def faulty(good: KernelSource, header: str = "", **swaps: str) -> LazyKernel:
@@ -97,8 +153,10 @@ def test_candidates_are_found_again_by_keys_of_ones_own(
 
 
 def test_a_worker_killed_between_measurements_is_replaced(
-    pool: TuningPool, add_one: KernelSource
+    pool: TuningPool, add_one: KernelSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """By one that is started, as all are elsewhere."""
+    monkeypatch.setattr("tuning.pool.WorkerProcess", WorkerProcess)
     pair, args = [(LazyKernel(add_one), 1)], (torch.randn(64), torch.zeros(64), 64)
     autotune(pair, args, pool=pool)
     killed = pool._workers["cpu:0"].process
@@ -107,8 +165,11 @@ def test_a_worker_killed_between_measurements_is_replaced(
     assert pool._workers["cpu:0"].process is not killed
 
 
-def test_a_worker_ends_with_its_parent(add_one: KernelSource) -> None:
+def test_a_worker_ends_with_its_parent(
+    add_one: KernelSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Even in the middle of a candidate that does not return."""
+    monkeypatch.setattr("tuning.pool.WorkerProcess", WorkerProcess)
     endless = LazyKernel(replace(add_one, text="while True: pass\n"))
     x = torch.zeros(4)
     answers, says = os.pipe()
