@@ -18,7 +18,7 @@ from triton_emit.forms.pairs import PairWriter
 from triton_emit.forms.persistent import PersistentWriter, read_first
 from triton_emit.forms.plane import PlaneWriter
 from triton_emit.forms.shared import SharedWriter
-from triton_emit.forms.totals import TotalsWriter
+from triton_emit.forms.totals import PlaneTotalsWriter, TotalsWriter
 from triton_emit.forms.walk import WalkWriter
 from triton_emit.idioms import cheaper
 from triton_emit.joined_loads import join_loads
@@ -113,8 +113,8 @@ def _fitting(kernel: Kernel, schedule: Schedule) -> tuple[Kernel, type[KernelWri
         kernel = clean(in_pieces(kernel, schedule.rblock))
     if schedule.pairs:
         return kernel, PairWriter
-    if schedule.kind == "flat" and any(p.axes for p in kernel.phases):
-        return kernel, TotalsWriter
+    if schedule.kind in ("flat", "tiled") and any(p.axes for p in kernel.phases):
+        return kernel, TotalsWriter if schedule.kind == "flat" else PlaneTotalsWriter
     if schedule.lookback:
         return kernel, LookbackWriter
     if schedule.kind == "persistent" and not walks(kernel):

@@ -13,6 +13,7 @@ import sympy
 from loop_ir import Buffer, Graph, Kernel, Load, Node, Stmt, Store, programs_of_row
 from loop_ir.fusion import Dependencies
 from loop_ir.ir import map_statements, new_buffer, span, statements, traffic, union_buffers
+from loop_ir.splitting import beside
 from triton_emit import likeness, words_of
 
 # Arguments of eight bytes that a launch has room for (32,764 bytes from CUDA 12.1 on).
@@ -26,6 +27,7 @@ _SMALL = 4 << 20
 # What reduces more than this alone is worth a schedule of its own, which may be measured.
 _SHORT = 32 << 20
 # So many kernels are a launch though they are unlike, or long: each of its own, they are too many.
+# Unlike ones of a graph with such a crowd are one if they are two: what follows a crowd is small.
 _MANY = 8
 
 Lists = Mapping[str, tuple[Kernel, ...]]
@@ -42,6 +44,7 @@ def gather(graph: Graph, hints: Mapping[str, int]) -> tuple[Graph, Lists]:
     if len(set(kinds.values())) == len(kinds) < _MANY:
         return graph, {}
     deps = Dependencies(graph)
+    least = 2 if beside(graph, hints) else _MANY
     given = {i.name for i in graph.inputs}
     parts = _Parts(deps, set(given) | {name for name, _ in graph.constants})
     waiting: dict[Hashable, list[int]] = {}
@@ -63,7 +66,7 @@ def gather(graph: Graph, hints: Mapping[str, int]) -> tuple[Graph, Lists]:
         written = traffic(kernel(number), hints).written
         return sum(size for name, size in written.items() if name not in given) <= _SMALL
 
-    def beside(number: int, kind: Hashable) -> Iterator[list[int]]:
+    def ready_with(number: int, kind: Hashable) -> Iterator[list[int]]:
         """Those that may be one launch with it, the alike ones together, its own kind first."""
         ready = {
             k: [n for n in numbers if n == number or may_go(n)] for k, numbers in waiting.items()
@@ -71,14 +74,14 @@ def gather(graph: Graph, hints: Mapping[str, int]) -> tuple[Graph, Lists]:
         own = ready.pop(kind)
         yield [number, *(n for n in own if n != number)]
         small = may_go(number)  # not what a model makes, whose schedule may be measured
-        if small and sum(map(len, ready.values())) + len(own) >= _MANY:
+        if small and sum(map(len, ready.values())) + len(own) >= least:
             yield from filter(None, ready.values())
 
     def together(number: int, kind: Hashable) -> list[int]:
         """Of those as many as a launch takes; itself alone where it is long and they are few."""
         room = _MOST_WORDS
         found: list[int] = []
-        for numbers in beside(number, kind):
+        for numbers in ready_with(number, kind):
             while (words := words_of([kernel(n) for n in numbers])) > room and numbers:
                 numbers = numbers[: min(len(numbers) - 1, len(numbers) * room // words)]
             room -= words

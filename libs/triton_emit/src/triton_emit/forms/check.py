@@ -25,7 +25,7 @@ def check(kernel: ir.Kernel, schedule: schedules.Schedule) -> None:
     require(s.index_bits in (32, 64), "index_bits", s.index_bits, "32 or 64")
     lanes = s.kind in ("flat", "tiled")
     fitting = "persistent or looped: the kernel has" if spaces else "flat: the kernel has no"
-    alike = s.kind == "flat" and schedules.folds_alike(kernel)
+    alike = lanes and schedules.folds_alike(kernel)
     require(alike or lanes != bool(spaces), "kind", s.kind, f"{fitting} inner axes")
     vector = s.vector >= 0 and not s.vector & (s.vector - 1) and (lanes or not s.vector)
     expected = "0, or a power of two in a flat or tiled schedule"

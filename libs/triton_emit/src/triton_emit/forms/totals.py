@@ -1,4 +1,5 @@
-"""Points that all want the same few numbers: a block of them, before which a program folds those.
+"""Points that all want the same few numbers: a block of them, or a tile, before which a program
+folds those.
 
 rindex = tl.arange(0, RBLOCK)
 row_sum = tl.sum(tl.load(in0 + rindex), 0)
@@ -9,14 +10,16 @@ from collections.abc import Sequence
 
 import sympy
 
-from loop_ir import Axis, Kernel, Stmt
-from triton_emit.forms.kernel import KernelWriter
+from loop_ir import Axis, Kernel, Load, Stmt, Store
 from triton_emit.forms.persistent import PersistentWriter
+from triton_emit.forms.plane import PlaneWriter
+from triton_emit.forms.rows import RowWriter
 from triton_emit.schedule import Schedule
 
 
 class TotalsWriter(PersistentWriter):
-    """A flat kernel with inner spaces, which are tiles of one dimension as its points are."""
+    """A flat kernel with inner spaces, which are tiles of one dimension. What is said of points is
+    what the form after `RowWriter` says."""
 
     def __init__(self, kernel: Kernel, schedule: Schedule) -> None:
         super().__init__(kernel, schedule)
@@ -25,15 +28,24 @@ class TotalsWriter(PersistentWriter):
 
     def programs(self) -> sympy.Expr:
         """One a block of points."""
-        return KernelWriter.programs(self)
+        return super(RowWriter, self).programs()
 
     def define_rows(self) -> None:
         """The tile of the program's points."""
-        self.define_x()
+        super(RowWriter, self).define_tiles()
+        self.points = self.dimensions, self.across
+
+    def turns(self, stmt: Load | Store) -> bool:
+        """Of points, as their tile says."""
+        return self.space < 0 and super(RowWriter, self).turns(stmt)
 
     def run_phase(
         self, axes: tuple[Axis, ...], body: Sequence[Stmt], escaping: frozenset[str]
     ) -> None:
-        """One after the other along their own dimension."""
-        self.dimensions = ("r",) if axes else ("x",)
+        """One after the other along their own dimensions."""
+        self.dimensions, self.across = (("r",), "") if axes else self.points
         super().run_phase(axes, body, escaping)
+
+
+class PlaneTotalsWriter(TotalsWriter, PlaneWriter):
+    """Tiles of two dimensions, each of which folds the numbers first."""

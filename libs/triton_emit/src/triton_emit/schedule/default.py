@@ -34,9 +34,9 @@ def _cut(kernel: ir.Kernel, hints: Mapping[str, int]) -> Schedule:
     bound = traits.inner_bound(kernel)
     if traits.folds_alike(kernel) and bound is not None and bound <= ir.HELD_ROW:
         points = replace(kernel, phases=tuple(p for p in kernel.phases if not p.axes))
-        flat = of_points(points, rows, hints)
-        if flat.kind == "flat" and not flat.pairs:
-            return replace(flat, rblock=next_power_of_two(bound))
+        schedule = of_points(points, rows, hints)
+        if not schedule.pairs:
+            return replace(schedule, rblock=next_power_of_two(bound))
     widest = max(1, *(at_hints(e, hints) for e in inner))
     rblock = next_power_of_two(bound or 1)
     small = bound is not None and rblock <= ir.HELD_ROW
