@@ -323,7 +323,7 @@ BY_TORCH = {
     "rmsprop": partial(torch.optim.RMSprop, momentum=0.5),
 }  # fmt: skip
 CAPTURABLE = ("adam", "adamw", "nadam", "radam", "rmsprop")
-QUICK_STEPS = [("adafactor", MIXED, 12, torch.float32, {})]
+QUICK_STEPS = [("adafactor", MIXED, 16, torch.float32, {})]
 SLOW_STEPS = [
     *(("adafactor", sizes, n, torch.bfloat16, {}) for sizes in (MIXED, SMALL) for n in (100, 300)),
     *(("lion", MIXED, n, torch.bfloat16, {}) for n in (100, 300)),

@@ -49,3 +49,20 @@ def test_what_makes_a_large_tensor_is_a_launch_of_its_own() -> None:
     """It may be measured, and what it makes would live longer if it ran earlier."""
     large, *rest = lists([1 << 22, *[64] * 9], ["mul", *["add"] * 9])
     assert large == ["k0"] and [len(names) for names in rest] == [9]
+
+
+def test_unlike_ones_that_follow_a_crowd_are_one_launch() -> None:
+    """What two of a crowd have matrices for and others have not: twelve parameters of Adafactor
+    took nine launches."""
+    crowd = "".join(
+        DOUBLED.format(name=f"k{n}", n=n, size=64, out=f"y{n}", op="add") for n in range(8)
+    )
+    later = "".join(
+        DOUBLED.format(name=f"m{n}", n=n, size=64, out=f"z{n}", op=op).replace(f"x{n}", f"y{n}")
+        for n, op in enumerate(["mul", "maximum"])
+    )
+    inputs = "".join(f"    x{n}: f32[64] cuda:0,\n" for n in range(8))
+    outs = ", ".join(f"{o}: f32[64] cuda:0" for o in ("z0", "z1", *(f"y{n}" for n in range(2, 8))))
+    text = f"graph g(\n{inputs}):{crowd}{later}  return ({outs})\n"
+    _, found = gather(parse_graph(text), {})
+    assert [len(kernels) for kernels in found.values()] == [8, 2]
