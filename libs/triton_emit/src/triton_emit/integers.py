@@ -95,13 +95,32 @@ def rest_f32(a, b):
     return tl.where(a < b, a, tl.extra.cuda.libdevice.fmod(a, b))
 
 # by a tiny y in two steps: first by 2**64 times as much, which is exact
-def fmod_f32(x, y):
-    b = tl.abs(y)
+def far_rest_f32(a, b):
     tiny = b < 1e-30
     b = tl.where(tiny, b * 18446744073709551616.0, b)
-    r = rest_f32(tl.abs(x), b)
+    r = rest_f32(a, b)
     r = rest_f32(tl.where(tiny, r * 18446744073709551616.0, r), b)
-    r = tl.where(tiny, r * 5.421010862427522e-20, r)
+    return tl.where(tiny, r * 5.421010862427522e-20, r)
+
+# a / b, both positive, rounded down, and what is left: exact where the quotient is below 2**20
+# and b is not tiny, as the quotient was rounded to the nearest integer or the one beside it
+def near_rest_f32(a, b):
+    q = tl.floor(a / b + 0.5)
+    r = tl.fma(-1.0 * q, b, a)
+    above = r < 0.0
+    q = tl.where(above, q - 1.0, q)
+    r = tl.where(above, r + b, r)
+    return q, r, (a <= b * 1048576.0) & (b > 1e-30) & (b < 1e30)
+
+def some_far(near):
+    return tl.min(near.to(tl.int32) + tl.zeros([1], tl.int32)) < 1
+
+def fmod_f32(x, y):
+    a = tl.abs(x)
+    b = tl.abs(y)
+    q, r, near = near_rest_f32(a, b)
+    if some_far(near):
+        r = tl.where(near, r, far_rest_f32(a, b))
     return tl.where(x.to(tl.int32, bitcast=True) < 0, -1.0 * r, r)
 
 def mod_f32(x, y):
@@ -112,20 +131,30 @@ def mod_f64(x, y):
     r = fmod_f64(x, y)
     return tl.where((r != 0.0) & ((r < 0.0) != (y < 0.0)), r + y, r)
 
-# as torch rounds: from the exact remainder, so that no quotient is rounded up first
 def floordiv_f32(x, y):
-    m = fmod_f32(x, y)
-    return floordiv_rest(x.to(tl.float64), y.to(tl.float64), m.to(tl.float64)).to(tl.float32)
+    a = tl.abs(x)
+    b = tl.abs(y)
+    q, r, near = near_rest_f32(a, b)
+    signs = x.to(tl.int32, bitcast=True) ^ y.to(tl.int32, bitcast=True)
+    q = tl.where((signs < 0) & (r > 0.0), q + 1.0, q)
+    q = (q.to(tl.int32, bitcast=True) | (signs & -0x80000000)).to(tl.float32, bitcast=True)
+    if some_far(near):
+        m = far_rest_f32(a, b)
+        m = tl.where(x < 0.0, -1.0 * m, m)
+        q = tl.where(near, q, floordiv_rest(x, y, m, tl.div_rn(x - m, y)))
+    return q
 
 def floordiv_f64(x, y):
-    return floordiv_rest(x, y, fmod_f64(x, y))
+    m = fmod_f64(x, y)
+    return floordiv_rest(x, y, m, (x - m) / y)
 
-def floordiv_rest(x, y, m):
-    d = (x - m) / y
+# as torch rounds: from the exact remainder, so that no quotient is rounded up first
+def floordiv_rest(x, y, m, d):
     d = tl.where((m != 0.0) & ((m < 0.0) != (y < 0.0)), d - 1.0, d)
     f = tl.floor(d)
     f = tl.where(d - f > 0.5, f + 1.0, f)
-    return tl.where(y == 0.0, x / y, f)
+    ratio = x / y  # of which only the sign, infinities and NaN count
+    return tl.where(y == 0.0, ratio, tl.where(d == 0.0, 0.0 * ratio, f))
 
 # rounds half to even; beyond 448 there is no infinity: NaN, as torch casts (a bare cast
 # would saturate)

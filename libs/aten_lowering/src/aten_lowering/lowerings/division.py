@@ -46,14 +46,7 @@ def _floor(x: Value, y: Value, *, call: Call) -> Value:
     round up first."""
     if not x.dtype.is_float:
         _check_divisor(call)
-        return arithmetic(x)("floordiv", y)
-    mod = x("fmod", y)
-    quotient = div(x - mod, y, call=call)
-    quotient = _opposite(mod, y).choose(quotient - 1.0, quotient)
-    floor = quotient("floor")
-    floor = (quotient - floor > 0.5).choose(floor + 1.0, floor)
-    ratio = x.over(y)  # of which only the sign, infinities and NaN count
-    return y("eq", 0.0).choose(ratio, quotient("eq", 0.0).choose(0.0 * ratio, floor))
+    return arithmetic(x)("floordiv", y)
 
 
 def _trunc(x: Value, y: Value, *, call: Call) -> Value:
