@@ -304,7 +304,8 @@ inline T floordiv_float(T a, T b) {
   T d = (a - m) / b;
   d = m != 0 && (m < 0) != (b < 0) ? d - 1 : d;
   const T f = floor(d);
-  return b == 0 ? a / b : (d - f > T(0.5) ? f + 1 : f);
+  const T ratio = a / b;  // of which only the sign, infinities and NaN count
+  return b == 0 ? ratio : d == 0 ? 0 * ratio : d - f > T(0.5) ? f + 1 : f;
 }
 inline float floordiv(float a, float b) { return floordiv_float(a, b); }
 inline double floordiv(double a, double b) { return floordiv_float(a, b); }
