@@ -224,8 +224,8 @@ def worker(asked: Connection, name: str, backend: str, options: argparse.Namespa
         row["first_s"] = time.perf_counter() - begin - memory.waited - clock.waited
         step.run()
     except Exception as error:  # a compiler's or a kernel's failure is a row
-        lines = str(error).strip().splitlines() or [""]
-        asked.send({"failed": f"{type(error).__name__}: {lines[0]}"[:300]})
+        lines = " ".join(str(error).split())
+        asked.send({"failed": f"{type(error).__name__}: {lines}"[:300]})
         os._exit(1)
     step.rest()
     drop_unused(0)

@@ -144,12 +144,9 @@ def default_config(problem: Attention, template: str = "forward") -> Config:
     if ITEMSIZE[problem.dtype] == 4:
         return Config(32 if wide <= 64 else 16, 32, 8, 2)  # what registers hold
     reads = problem.full.reads if problem.full is not None else 0
-    if (
-        wide > 128
-        and template == "forward"
-        and not (reads or (problem.partial and problem.partial.reads))
-    ):
-        return Config(128, 64, 8, 2)
+    if wide > 128 and template == "forward":
+        loaded = max(reads, problem.partial.reads if problem.partial is not None else 0)
+        return Config(128, 32, 8, 3) if loaded == 4 else Config(128, 64, 8, 2)
     if wide > 128:
         return Config(32, 64, 8, 2) if template == "keys" else Config(64, 32, 8, 2)
     if reads == 4 and (template == "forward" or (template == "queries" and wide <= 64)):
