@@ -80,36 +80,42 @@ def _polygamma(x: Value, n: int) -> Value:
     for _ in range(n):
         slope = [i * p for i, p in enumerate(powers)][1:]
         powers = [-p - q for p, q in zip([*slope, 0, 0], [0, 0, *slope], strict=True)]
-    part = x - x("round")
-    far = abs(part) > 0.25
-    angle = math.pi * far.choose(0.5 - abs(part), abs(part))
-    sine, cosine = angle("sin"), angle("cos")
-    cotangent = far.choose(sine, cosine) / far.choose(cosine, sine)
-    cotangent = (part < 0).choose(-cotangent, cotangent)
-    turned = horner(cotangent, tuple(math.pi ** (n + 1) * p for p in reversed(powers)))
+    scaled = (math.pi ** (n + 1 - i) * p for i, p in reversed([*enumerate(powers)]))
+    turned = horner(_cotangent(x), tuple(scaled))
     value = negative.choose(-turned - total, total if n % 2 else -total)
     pole = (x <= 0) & x("eq", x("floor"))
     value = pole.choose(math.inf if n % 2 else -math.inf, value)
     return x("eq", math.inf).choose(math.nan, value)
 
 
+def _cotangent(x: Value) -> Value:
+    """`pi cot(pi x)`, of the exact distance r to an integer, by g(r^2) / r; where that is more than
+    a quarter, of the distance u to a half, by pi^2 u / g(u^2). g(t) = 1 - 2 (zeta(2) t + zeta(4)
+    t^2 + ...)."""
+    r = x - x("round")
+    far = abs(r) > 0.25
+    u = 0.5 - abs(r)
+    r = far.choose((r < 0).choose(-u, u), r)
+    terms = range(14 if x.dtype is DType.f64 else 7, 0, -1)
+    g = horner(r * r, (*(-2 * float(sympy.zeta(2 * k)) for k in terms), 1.0))
+    return far.choose(math.pi**2 * r, g) / far.choose(g, r)
+
+
 def _digamma(x: Value) -> Value:
-    """The derivative of the logarithm of the gamma function: up to 10 by the recurrence, behind it
-    by the series; reflected below 0, in f64 as eager: near a pole each rounding is multiplied."""
+    """The derivative of the logarithm of the gamma function: the series, before which the
+    recurrence leads; reflected below 0."""
     negative = x < 0
     a = negative.choose(1 - x, x)
     result = x.number(0)
-    for quotient in ("div", *["near_div"] * 9):  # the largest one exactly
-        small = a < 10
+    start = 10 if x.dtype is DType.f64 else 4
+    for quotient in ("div", *["near_div"] * (start - 1)):  # the largest one exactly
+        small = a < start
         result = result - small.choose(x.number(1)(quotient, a), 0)
         a = small.choose(a + 1, a)
     inverse = x.number(1).over(a)
     result = result + (a("log") - inverse * (0.5 + inverse * horner(inverse * inverse, _PSI)))
-    part = (x - x("trunc")).to(DType.f64) * math.pi
-    cotangent = (math.pi / part("tan")).to(x.dtype)
-    whole = x("eq", x("trunc"))
-    reflected = whole.choose(math.nan, result - cotangent)
-    result = negative.seldom(reflected, result)
+    reflected = x("eq", x("trunc")).choose(math.nan, result - _cotangent(x))
+    result = negative.choose(reflected, result)
     at_zero = x("signbit").choose(x.number(math.inf), -math.inf)
     return x("eq", 0).choose(at_zero, result)
 
