@@ -254,12 +254,11 @@ def atan2_f32(y, x):
     r = tl.where(behind, 3.1415927410125732 - (r + 8.742277657347586e-08), r)
     return tl.where(y.to(tl.int32, bitcast=True) < 0, -1.0 * r, r)
 
-# libdevice takes subnormal numbers for zero
+# libdevice takes subnormal numbers for zero: of those it is -log|x|, here of 2**64 times as much
 def lgamma_f32(x):
-    a = tl.abs(x)
-    return tl.where(
-        a < 1.1754943508222875e-38, 0.0 - tl.log(a), tl.extra.cuda.libdevice.lgamma(x)
-    )
+    tiny = tl.abs(x) < 1.1754943508222875e-38
+    r = tl.extra.cuda.libdevice.lgamma(tl.where(tiny, x * 18446744073709551616.0, x))
+    return tl.where(tiny, r + 44.36141955583650, r)
 
 # libdevice takes subnormal numbers for zero
 def hypot_f32(x, y):
