@@ -31,10 +31,11 @@ class Memory:
         return bool(self.ends.size) and bool(((index >= 0) & (addresses < self.ends[index])).all())
 
     def check(self, pointers: Array, mask: Array | None, itemsize: int, what: str) -> None:
-        """Raises `OutOfBounds` unless every active element lies inside one range."""
+        """Raises `OutOfBounds` unless every active element lies inside one range. mask: an element
+        for each pointer."""
         if self.unknown:
             return
-        active = pointers if mask is None else pointers[np.broadcast_to(mask, pointers.shape)]
+        active = pointers if mask is None else pointers[mask]
         if active.size == 0:
             return
         low, high = active.min(), active.max() + np.uint64(itemsize)

@@ -15,9 +15,9 @@ Array = np.ndarray[Any, Any]
 Handle = Any  # triton.runtime.interpreter.TensorHandle
 
 
-def _active(pointers: Array, mask: Array | None) -> Array:
-    """Which of the pointers are accessed."""
-    return np.ascontiguousarray(np.broadcast_to(True if mask is None else mask, pointers.shape))
+def _stretched(data: Array, shape: tuple[int, ...]) -> Array:
+    """One element for each of the pointers of that shape, which most often there are."""
+    return np.ascontiguousarray(data if data.shape == shape else np.broadcast_to(data, shape))
 
 
 class MemoryBuilder(InterpreterBuilder):  # type: ignore[misc]  # Triton has no types
@@ -28,6 +28,13 @@ class MemoryBuilder(InterpreterBuilder):  # type: ignore[misc]  # Triton has no 
         self.memory = Memory(())
         #: Whether descriptors stand for tensor maps, with the rules of TMA.
         self.tma = True
+
+    def _checked(self, pointers: Array, mask: Array | None, itemsize: int, what: str) -> Array:
+        """Which of the pointers are accessed, if all that are may be."""
+        if mask is not None:
+            mask = _stretched(mask, pointers.shape)
+        self.memory.check(pointers, mask, itemsize, what)
+        return np.ones(pointers.shape, bool) if mask is None else mask
 
     def create_load(self, ptr: Handle, _cache: Any, _evict: Any, _volatile: Any) -> Handle:
         return self._load(ptr, None, None)
@@ -93,8 +100,7 @@ class MemoryBuilder(InterpreterBuilder):  # type: ignore[misc]  # Triton has no 
         ptrs, mask = desc.pointers(indices, written=True)
         element = desc.element
         dtype = numpy_dtype(element)
-        self.memory.check(ptrs.data, mask, dtype.itemsize, "reduction")
-        flat = np.flatnonzero(np.broadcast_to(mask, ptrs.data.shape))
+        flat = np.flatnonzero(self._checked(ptrs.data, mask, dtype.itemsize, "reduction"))
         pointers = ptrs.data.reshape(-1)[flat]
         data = np.broadcast_to(value.data, ptrs.data.shape).reshape(-1)[flat]
         data = data.view(dtype) if data.dtype != dtype else data
@@ -120,12 +126,11 @@ class MemoryBuilder(InterpreterBuilder):  # type: ignore[misc]  # Triton has no 
         element = ptrs.get_element_ty()
         dtype = numpy_dtype(element)
         pointers = np.ascontiguousarray(ptrs.data)
-        self.memory.check(pointers, mask, dtype.itemsize, "load")
-        active = _active(pointers, mask)
+        active = self._checked(pointers, mask, dtype.itemsize, "load")
         fill = (
             np.zeros(pointers.shape, dtype=dtype)
             if other is None
-            else np.ascontiguousarray(np.broadcast_to(other.data, pointers.shape))
+            else _stretched(other.data, pointers.shape)
         )
         if fill.dtype != dtype:
             fill = fill.view(dtype)
@@ -134,9 +139,8 @@ class MemoryBuilder(InterpreterBuilder):  # type: ignore[misc]  # Triton has no 
     def _store(self, ptrs: Handle, value: Handle, mask: Array | None) -> None:
         dtype = numpy_dtype(ptrs.get_element_ty())
         pointers = np.ascontiguousarray(ptrs.data)
-        self.memory.check(pointers, mask, dtype.itemsize, "store")
-        active = _active(pointers, mask)
-        data = np.ascontiguousarray(np.broadcast_to(value.data, pointers.shape))
+        active = self._checked(pointers, mask, dtype.itemsize, "store")
+        data = _stretched(value.data, pointers.shape)
         if data.dtype != dtype:
             data = data.view(dtype) if data.itemsize == dtype.itemsize else data.astype(dtype)
         _native.store(pointers, data, active)
@@ -147,9 +151,8 @@ class MemoryBuilder(InterpreterBuilder):  # type: ignore[misc]  # Triton has no 
         """Combines values with memory in order, and gives what was there before each."""
         element = ptr.get_element_ty()
         pointers = np.ascontiguousarray(ptr.data)
-        active = np.ascontiguousarray(np.broadcast_to(mask.data, pointers.shape))
-        self.memory.check(pointers, active, numpy_dtype(element).itemsize, "atomic")
-        data = np.ascontiguousarray(np.broadcast_to(val.data, pointers.shape))
+        active = self._checked(pointers, mask.data, numpy_dtype(element).itemsize, "atomic")
+        data = _stretched(val.data, pointers.shape)
         if element.is_bf16() and op == _ir.ATOMIC_OP.FADD:
             return self._atomic_add_bf16(pointers, data, active, element)
         out = _native.atomic_rmw(
