@@ -1,5 +1,6 @@
-"""The walks of `docs/how-to`: each change is applied to a copy of the sources, and the program
-behind it runs on that, in a process that has torch already and none of our sources."""
+"""The Python of the root README and of the app's, and the walks of `docs/how-to`: each change is
+applied to a copy of the sources, and the program behind it runs on that. They run in processes that
+have torch already and none of our sources."""
 
 from __future__ import annotations
 
@@ -104,3 +105,21 @@ def test_the_change_works(
     paths = [str(tmp_path / source) for source in _changed(page, tmp_path)]
     code, problems = run(program, tmp_path, paths)
     assert code == 0, problems
+
+
+_BY_NAME = """import torch, sys
+assert "compile_cli" not in sys.modules
+f = torch.compile(lambda x: x.relu() + 1, backend="compile_cli")
+assert f(torch.tensor([-1.0, 2.0])).tolist() == [1.0, 3.0]
+"""
+# Custom operators take as long to import as all the others.
+_LATE = "import sys\nassert 'gemm_templates.ops' not in sys.modules\n"
+
+
+def test_a_fresh_process_finds_the_backend_and_runs_the_examples(
+    tmp_path: Path, run: Callable[[str, Path, list[str]], tuple[int, str]]
+) -> None:
+    pages = [ROOT / folder / "README.md" for folder in (".", "apps/compile_cli")]
+    examples = [_blocks(page, "python")[0] for page in pages]
+    code, printed = run("\n".join([_BY_NAME, *examples, _LATE]), tmp_path, [])
+    assert code == 0 and "False" not in printed, printed
