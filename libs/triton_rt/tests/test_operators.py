@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 from triton.language import core
-from triton.language.semantic import IncompatibleTypeErrorImpl
+from triton.language.semantic import IncompatibleTypeErrorImpl, TritonSemantic
 from triton.runtime.interpreter import TensorHandle
 
 from triton_rt.interp.floats import numpy_dtype
@@ -65,3 +66,33 @@ def test_as_the_semantic(name: str) -> None:
         np.testing.assert_array_equal(got, expected)
         count += expected is not None
     assert count > 50
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_operands_as_the_semantic_makes_them(kind: Any) -> None:
+    """What both become where they meet, constants among them, at the first and the second time."""
+    semantic = world().semantic
+    pairs = [
+        (tensor(kind, a, 1), tensor(other, b, 2)) for a in SHAPES for b in SHAPES for other in KINDS
+    ]
+    pairs += [(tensor(kind, (4,), 5), number) for number in (*NUMBERS, math.nan, math.inf)]
+
+    def made(how: Any, a: Any, b: Any) -> list[Any]:
+        try:
+            with np.errstate(all="ignore"):
+                return [(str(x.type), x.handle.data.tolist()) for x in how(a, b)]
+        except (TypeError, ValueError, IncompatibleTypeErrorImpl) as error:
+            return [type(error)]
+
+    class Plain(TritonSemantic):  # type: ignore[misc]  # Triton has no types
+        tensor = world().tensor
+
+    plain = Plain(world().builder)
+    for a, b in pairs:
+        wanted = made(plain.binary_op_type_checking_impl, a, b)
+        for _ in range(2):
+            found = made(semantic.binary_op_type_checking_impl, a, b)
+            assert repr(found) == repr(wanted), (a.type, b)
+        assert repr(made(lambda a, b: [semantic.to_tensor(b)], a, b)) == repr(
+            made(lambda a, b: [plain.to_tensor(b)], a, b)
+        )

@@ -7,15 +7,22 @@ import numpy as np
 from triton.language import core, standard
 from triton.runtime.interpreter import TensorHandle
 
+from triton_rt.interp.operators import Block
 from triton_rt.interp.world import World
 
 Array = np.ndarray[Any, Any]
+#: Combine functions that numpy has a reduction for.
+_AT_ONCE = (
+    (standard._sum_combine, np.add),
+    (standard._elementwise_max, np.fmax),
+    (standard._elementwise_min, np.fmin),
+)
 
 
 def _wrap(world: World, data: Array, scalar: Any) -> Any:
     if data.shape == ():
         return world.tensor(TensorHandle(data.reshape(1), scalar), scalar)
-    return world.tensor(TensorHandle(data, scalar), core.block_type(scalar, list(data.shape)))
+    return world.tensor(TensorHandle(data, scalar), Block.of(scalar, data.shape))
 
 
 def _combine(
@@ -50,8 +57,10 @@ def reduce(
     else:
         axis_ = axis % rank
         left = [1 if d == axis_ else n for d, n in enumerate(arrays[0].shape)]
-    if single and _is(fn, standard._sum_combine) and types[0].is_fp32():
-        arrays = [np.add.reduce(arrays[0], axis=axis_, keepdims=True)]
+    at_once = next((do for known, do in _AT_ONCE if getattr(fn, "origin", None) is known), None)
+    if single and at_once and types[0].name in ("fp32", "int32", "int64"):
+        data = arrays[0]
+        arrays = [at_once.reduce(data, axis=axis_, dtype=data.dtype, keepdims=True)]
     while (size := arrays[0].shape[axis_]) > 1:
         even = _at(axis_, arrays[0].ndim, slice(0, size, 2))
         odd = _at(axis_, arrays[0].ndim, slice(1, size, 2))
@@ -85,7 +94,3 @@ def scan(world: World, input: Any, axis: int, fn: Callable[..., Any], reverse: b
         arrays = [np.flip(a, axis) for a in arrays]
     out = tuple(_wrap(world, a, t) for a, t in zip(arrays, types, strict=True))
     return out[0] if single else out
-
-
-def _is(fn: Any, standard_fn: Any) -> bool:
-    return getattr(fn, "origin", None) is standard_fn

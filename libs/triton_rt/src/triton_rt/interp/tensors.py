@@ -6,9 +6,8 @@ from __future__ import annotations
 import builtins
 import functools
 import inspect
-import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from triton.language import core
@@ -18,41 +17,9 @@ from triton.runtime.jit import JITCallable
 
 from triton_rt.errors import InterpreterError
 from triton_rt.interp.floats import numpy_dtype
-from triton_rt.interp.operators import quick
+from triton_rt.interp.operators import NUMBERS, Block, quick
 from triton_rt.interp.overrides import OVERRIDES
 from triton_rt.interp.world import World
-
-
-class _Block(core.block_type):  # type: ignore[misc]  # Triton has no types
-    """A block type, one object per element type and shape, so that what Triton derives from it
-    for each operation is derived once."""
-
-    _known: ClassVar[dict[tuple[Any, ...], _Block]] = {}
-
-    def __init__(self, scalar: Any, shape: tuple[int, ...]) -> None:
-        super().__init__(scalar, list(shape))
-        self.key = shape
-        self.tensor_shape = core.tuple([core.constexpr(n) for n in shape])
-        self.tensor_numel = core.constexpr(math.prod(shape))
-
-    @classmethod
-    def of(cls, scalar: Any, shape: tuple[int, ...]) -> _Block:
-        key: tuple[Any, ...] = (scalar.name, shape)
-        if scalar.is_ptr():  # pointers differ by more than their name
-            if scalar.element_ty.is_ptr():
-                return cls(scalar, shape)
-            key = (scalar.element_ty.name, shape, scalar.address_space, scalar.const)
-        known = cls._known.get(key)
-        if known is None:
-            known = cls._known[key] = cls(scalar, shape)
-        return known
-
-    def with_element_ty(self, scalar_ty: Any) -> _Block:
-        return _Block.of(scalar_ty, self.key)
-
-    def to_ir(self, builder: Any) -> _Block:
-        return self
-
 
 _ONE, _NO_SHAPE = core.constexpr(1), core.tuple([])
 
@@ -69,8 +36,8 @@ def tensor_class(world: World) -> type:
             if handle.__class__ is not TensorHandle:  # nothing, or a block pointer
                 return
         else:
-            if type.__class__ is not _Block:
-                type = _Block.of(scalar, tuple(int(n) for n in type.shape))
+            if type.__class__ is not Block:
+                type = Block.of(scalar, tuple(int(n) for n in type.shape))
             self.type, self.shape, self.numel = type, type.tensor_shape, type.tensor_numel
         data = handle.data
         want = numpy_dtype(scalar)
@@ -102,7 +69,7 @@ def tensor_class(world: World) -> type:
             members[name] = _method(functools.partial(OVERRIDES[name], world))
         elif core.is_builtin(member) or isinstance(member, (JITCallable, InterpretedFunction)):
             slow = _method(_late(world, member))
-            members[name] = _item(slow) if name == "__getitem__" else quick(name, slow, _Block)
+            members[name] = _item(world, slow) if name == "__getitem__" else quick(name, slow)
         elif inspect.isfunction(member) and not name.startswith("_") and member.__closure__:
             inner = [c.cell_contents for c in member.__closure__]
             jit = next((c for c in inner if isinstance(c, InterpretedFunction)), None)
@@ -133,32 +100,22 @@ def _late(world: World, member: Any) -> Callable[..., Any]:
 _WHOLE = slice(None)
 
 
-def _item(slow: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _item(world: World, slow: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """`x[:, None]` and its like, of a block: the same numbers in another shape."""
 
     def item(self: Any, index: Any) -> Any:
-        type = self.type
-        if (
-            index.__class__ is not tuple
-            or type.__class__ is not _Block
-            or any(i is not None and i != _WHOLE for i in index)
-        ):
+        if index.__class__ is not tuple or any(i is not None and i != _WHOLE for i in index):
             return slow(self, index)
-        sizes = list(type.key)
         for axis, i in enumerate(index):
             if i is None:
-                sizes.insert(axis, 1)
-        shape = tuple(sizes)
-        handle = TensorHandle(self.handle.data.reshape(shape), self.handle.dtype)
-        return self.__class__(handle, _Block.of(type.scalar, shape))
+                self = world.semantic.expand_dims(self, axis)
+        return self
 
     return item
 
 
-def semantic_class(tensor_type: type) -> Any:
+def semantic_class(tensor_type: Any) -> Any:
     """Triton's semantic over tensors of that class, with shorter ways to what is frequent."""
-    integers: dict[int, Any] = {}
-    ranges: dict[tuple[int, int], Any] = {}
 
     class NumpySemantic(TritonSemantic):  # type: ignore[misc]  # Triton has no types
         tensor = tensor_type
@@ -169,7 +126,7 @@ def semantic_class(tensor_type: type) -> Any:
         def broadcast_impl_value(self, lhs: Any, rhs: Any) -> Any:
             """Two operands of one shape, which is most often, stay as they are; of one rank,
             the sizes of one are stretched."""
-            left, right = lhs.type.__class__ is _Block, rhs.type.__class__ is _Block
+            left, right = lhs.type.__class__ is Block, rhs.type.__class__ is Block
             if not left and not right:
                 return lhs, rhs
             if not left:
@@ -188,32 +145,30 @@ def semantic_class(tensor_type: type) -> Any:
 
         def expand_dims(self, input: Any, axis: int) -> Any:
             type = input.type
-            if type.__class__ is not _Block or axis < 0:
+            if type.__class__ is not Block or axis < 0:
                 return super().expand_dims(input, axis)
             shape = (*type.key[:axis], 1, *type.key[axis:])
             handle = TensorHandle(input.handle.data.reshape(shape), input.handle.dtype)
-            return self.tensor(handle, _Block.of(type.scalar, shape))
+            return self.tensor(handle, Block.of(type.scalar, shape))
+
+        # One tensor of each, which all programs share.
+        scalar_constant = functools.lru_cache(4096, typed=True)(TritonSemantic.scalar_constant)
+        arange = functools.lru_cache(4096)(TritonSemantic.arange)
 
         def to_tensor(self, x: Any, check_type: bool = True) -> Any:
-            if x.__class__ is not int:
-                return super().to_tensor(x, check_type)
-            known = integers.get(x)
-            if known is None:
-                known = super().to_tensor(x, check_type)
-                if len(integers) < 4096:
-                    integers[x] = known
-            return known
+            return x if x.__class__ is tensor_type else super().to_tensor(x, check_type)
 
-        def arange(self, start: int, end: int, *, ret_ty: Any = None) -> Any:
-            if ret_ty is not None:
-                return super().arange(start, end, ret_ty=ret_ty)
-            known = ranges.get((start, end))
-            if known is None:
-                known = super().arange(start, end)
-                known.handle.data.flags.writeable = False  # all programs share it
-                if len(ranges) < 4096:
-                    ranges[start, end] = known
-            return known
+        def cast(self, input: Any, dst_ty: Any, rounding: Any = None) -> Any:
+            same = input.dtype is dst_ty.scalar
+            return input if same else super().cast(input, dst_ty, rounding)
+
+        def binary_op_type_checking_impl(self, lhs: Any, rhs: Any, *more: Any, **how: Any) -> Any:
+            """Two operands of one type, which is most often, are only broadcast."""
+            if lhs.__class__ is tensor_type and rhs.__class__ is tensor_type:
+                name = lhs.dtype.name
+                if name in NUMBERS and name == rhs.dtype.name:
+                    return self.broadcast_impl_value(lhs, rhs)
+            return super().binary_op_type_checking_impl(lhs, rhs, *more, **how)
 
         def splat(self, value: Any, shape: Any) -> Any:
             if value.type.is_block() or not len(shape):
@@ -223,13 +178,13 @@ def semantic_class(tensor_type: type) -> Any:
         def _stretched(self, value: Any, shape: tuple[int, ...]) -> Any:
             """`value` as a block of `shape`, which its own shape broadcasts to."""
             type = value.type
-            if type.__class__ is _Block and type.key == shape:
+            if type.__class__ is Block and type.key == shape:
                 return value
             handle = value.handle
             data = np.empty(shape, handle.data.dtype)
             data[...] = handle.data
             return self.tensor(
-                TensorHandle(data, handle.dtype.scalar), _Block.of(type.scalar, shape)
+                TensorHandle(data, handle.dtype.scalar), Block.of(type.scalar, shape)
             )
 
     return NumpySemantic
