@@ -76,6 +76,13 @@ def options(own_cache: Path) -> dict[str, Any]:
 
 
 @pytest.fixture
+def large_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pointwise kernels in programs of 1024 points, as of large tensors: of few thousands of them
+    the interpreter runs two or three programs, not eleven and more."""
+    monkeypatch.setattr("triton_emit.schedule.points.MULTIPROCESSORS", 1)
+
+
+@pytest.fixture
 def fresh_dynamo() -> Iterator[None]:
     import torch
 

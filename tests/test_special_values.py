@@ -18,6 +18,7 @@ from compile_cli.record import Record
 _UNTRACEABLE = ("aten.__lshift__.Scalar", "aten.__rshift__.Scalar")
 
 
+@pytest.mark.usefixtures("large_blocks")
 @pytest.mark.parametrize(
     ("dtype", "most"),
     [
@@ -38,14 +39,14 @@ _UNTRACEABLE = ("aten.__lshift__.Scalar", "aten.__rshift__.Scalar")
 def test_every_operator_at_special_values(
     special_values: Any, dtype: torch.dtype, most: int, options: dict[str, Any]
 ) -> None:
-    """With `most` choices of what is no tensor, and 48 calls a graph: fusion looks at all pairs."""
+    """With `most` choices of what is no tensor, and 24 calls a graph: fusion looks at all pairs."""
     tensors = special_values.tensors(dtype)
     calls = special_values.cases(dtype, most)
     # mvlgamma sums, and its kernel takes the others into programs of two points each
     cases = [c for c in calls if special_values.runs(c, tensors) and "mvlgamma" not in str(c.op)]
     assert len({c.op for c in cases}) > 80
-    for start in range(0, len(cases), 48):
-        traced = special_values.trace(cases[start : start + 48], tensors)
+    for start in range(0, len(cases), 24):
+        traced = special_values.trace(cases[start : start + 24], tensors)
         assert not [f for f in traced.failed if not f.startswith(_UNTRACEABLE)]
         graph = compile_graph(traced.graph, Options.from_mapping(options), Record())
         results = graph.run(*(t.clone() for t in tensors.values()))
