@@ -14,10 +14,12 @@ from loop_ir import (
     GraphInput,
     Index,
     Kernel,
+    Store,
     Symbol,
     fuse,
     interpret_graph,
     parse_graph,
+    print_graph,
     verify,
 )
 from loop_ir.fusion.fold_totals import FoldTotals
@@ -99,6 +101,31 @@ def test_others_stay(kept: Graph) -> None:
     assert FoldTotals().run(kept) is kept or FoldTotals().run(kept) == kept
 
 
+def of_rows(g: Graph, extent: int) -> Graph:
+    """The graph with kernels that each fold rows of so many, too, which they read by the total."""
+    rows = f"""over r2 < {extent}:
+        v3 = load x{{n}}[r2 + 30*r0] : f32
+        v4 = reduce sum(v3) : f32
+      """
+    text = print_graph(g)
+    for n in range(CROWD):
+        head, tail = text.split(f"  kernel apply{n}(", 1)
+        tail = tail.replace("once:", rows.format(n=n) + "once:", 1)
+        tail = tail.replace(
+            "v2 = div(v0, v1)", "v5 = add(v0, v4) : f32\n        v2 = div(v5, v1)", 1
+        )
+        text = f"{head}  kernel apply{n}({tail}"
+    return parse_graph(text)
+
+
+@pytest.mark.parametrize(("extent", "folded"), [(30, True), (25, False)])
+def test_short_rows_do_not_fold_longer_totals(extent: int, folded: bool) -> None:
+    before = of_rows(graph(CROWD, 30), extent)
+    after = FoldTotals().run(before)
+    verify(after)
+    assert len(after.nodes) == (CROWD if folded else 2 * CROWD)
+
+
 def test_what_a_total_is_of_is_not_written_meanwhile() -> None:
     """A program would read what another one wrote."""
     kernels = "".join(
@@ -124,6 +151,7 @@ def test_what_a_total_knows_of_sizes_comes_with_it() -> None:
     def of_rows(k: Kernel) -> Kernel:
         (folds, once) = k.phases
         *_, store = once.body
+        assert isinstance(store, Store)
         mean = (Index("n", s0, DType.i64), Compute("f", "cast", ("n",), DType.f32),
                 Compute("m", "div", ("v1", "f"), DType.f32), replace(store, value="m"))  # fmt: skip
         return replace(k, phases=(folds, replace(once, body=mean)), symbols=sized)
@@ -132,7 +160,9 @@ def test_what_a_total_knows_of_sizes_comes_with_it() -> None:
         of_rows(k) if isinstance(k, Kernel) and k.name.startswith("total") else k
         for k in before.nodes
     )
-    rows = GraphInput("rows", replace(before.inputs[0].type, size=(s0,)))
+    first = before.inputs[0].type
+    assert first is not None
+    rows = GraphInput("rows", replace(first, size=(s0,)))
     before = replace(before, nodes=nodes, inputs=(*before.inputs, rows), symbols=sized)
     verify(before)
     after = FoldTotals().run(before)

@@ -100,8 +100,8 @@ def plane(rows: int, columns: int, parts: int, turned: bool = False, n: int = 0)
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize(("rows", "columns"), [(16, 256), (13, 300), (70, 37)])
 def test_tiles_of_points(rows: int, columns: int, turned: bool, tools: SimpleNamespace) -> None:
-    """Those that transpose, and those of lists, would be tiles without the numbers. A row of
-    points at a time, they would fold the numbers for each (Adafactor: 904 us, 566 apart)."""
+    """Those that transpose, and those of lists, would be tiles without the numbers. As rows of one
+    point, programs of 64 folded the numbers (Adafactor: 904 us, 566 apart)."""
     large = default_schedule(plane(3072, 768, 40, turned), {})
     assert (large.kind == "tiled", large.rblock) == (turned, 64)
     for yblock in (1, 4):

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, replace
 
+import sympy
+
 from loop_ir.fusion.dependencies import Dependencies
 from loop_ir.ir import nodes as ir
 from loop_ir.ir import renaming
@@ -21,9 +23,9 @@ class FoldTotals:
         k:  parallel i0 < 10**6: x[i0] / t[0]
      -> k:  parallel i0 < 10**6: over r0 < 40: reduce partial[r0]; once: x[i0] / it
 
-    Only numbers that kernels of several programs alone read, of at most `FEW` others, which none of
-    those writes; what else `t` does it still does. (Alone, a launch costs less than to read them
-    everywhere.)"""
+    Only numbers that kernels of several programs alone read, whose own rows are as long, of at most
+    `FEW` others, which none of those writes; what else `t` does it still does. (Alone, a launch
+    costs less than to read them everywhere.)"""
 
     name = "fold_totals"
 
@@ -65,10 +67,9 @@ def _storing(kernel: ir.Node, buffers: set[str]) -> ir.Kernel | None:
 def _is_total(kernel: ir.Kernel) -> bool:
     """It runs once, folds few numbers, and stores what comes of them."""
     folds = [p for p in kernel.phases if p.axes]
-    sizes = [product(a.extent for a in p.axes) for p in folds]
     if kernel.axes or not folds or scans(kernel):
         return False
-    if not all(n.is_Integer and n <= FEW for n in sizes):
+    if not all(n.is_Integer and n <= FEW for n in map(_size, folds)):
         return False
     plain = all(
         isinstance(s, ir.Const | ir.Compute | ir.Index | ir.Reduce)
@@ -80,12 +81,24 @@ def _is_total(kernel: ir.Kernel) -> bool:
     return plain and not inside and set(reads(kernel)).isdisjoint(writes(kernel))
 
 
+def _size(phase: ir.Phase) -> sympy.Expr:
+    return product(a.extent for a in phase.axes)
+
+
 def _takes(kernel: ir.Kernel, total: ir.Kernel, made: set[str]) -> bool:
     """Whether it has several programs, or folds nothing yet, reads all of these numbers wherever it
-    is, and writes nothing that the total is of."""
+    is, and writes nothing that the total is of; and its own rows are as long as the total."""
+    least = max(int(_size(p)) for p in total.phases if p.axes)
+    own = {a.symbol for a in kernel.axes}
+    rows = [
+        p
+        for p in kernel.phases
+        if p.axes and any(own & s.index.free_symbols for s in p.body if isinstance(s, ir.Load))
+    ]
     loads = [s for s in statements(kernel) if isinstance(s, ir.Load) and s.buffer in made]
     return (
         (any(a.extent != 1 for a in kernel.axes) or not any(p.axes for p in kernel.phases))
+        and all(_size(p).is_Integer and _size(p) >= least for p in rows)
         and not scans(kernel)
         and all(s.mask is None and s.index == 0 for s in loads)
         and set(writes(kernel)).isdisjoint({*reads(total), *made})
