@@ -88,18 +88,17 @@ def _size(phase: ir.Phase) -> sympy.Expr:
 def _takes(kernel: ir.Kernel, total: ir.Kernel, made: set[str]) -> bool:
     """Whether it has several programs, or folds nothing yet, reads all of these numbers wherever it
     is, and writes nothing that the total is of; and its own rows are as long as the total."""
-    least = max(int(_size(p)) for p in total.phases if p.axes)
-    own = {a.symbol for a in kernel.axes}
-    rows = [
-        p
-        for p in kernel.phases
-        if p.axes and any(own & s.index.free_symbols for s in p.body if isinstance(s, ir.Load))
-    ]
+    least, own = max(map(_size, total.phases)), {a.symbol for a in kernel.axes}
     loads = [s for s in statements(kernel) if isinstance(s, ir.Load) and s.buffer in made]
     return (
         (any(a.extent != 1 for a in kernel.axes) or not any(p.axes for p in kernel.phases))
-        and all(_size(p).is_Integer and _size(p) >= least for p in rows)
         and not scans(kernel)
+        and all(
+            (_size(p) - least).is_nonnegative or own.isdisjoint(s.index.free_symbols)
+            for p in kernel.phases
+            for s in p.body
+            if p.axes and isinstance(s, ir.Load)
+        )
         and all(s.mask is None and s.index == 0 for s in loads)
         and set(writes(kernel)).isdisjoint({*reads(total), *made})
     )

@@ -106,10 +106,7 @@ def gather(graph: Graph, hints: Mapping[str, int]) -> tuple[Graph, Lists]:
         order.extend(members)
         if len(members) > 1:
             lists[kernel(number).name] = tuple(map(kernel, members))
-            alike: dict[Hashable, list[Kernel]] = {}
-            for m in members:
-                alike.setdefault(kinds[kernel(m).name], []).append(kernel(m))
-            for kernels in alike.values():
+            for kernels in by_likeness(lists[kernel(number).name]):
                 parts.join(kernels)
 
     def kind_of(node: Node) -> Hashable | None:
