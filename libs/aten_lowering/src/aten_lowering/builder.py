@@ -13,6 +13,7 @@ import torch
 import loop_ir as ir
 from aten_lowering.errors import CannotLower, NotPlain, require
 from aten_lowering.meta import expr
+from loop_ir.ir import same
 from symexpr import Where, symbol
 
 Scalar: TypeAlias = int | float | bool
@@ -248,8 +249,8 @@ class KernelBuilder:
             if n == 1:
                 own.append(sympy.S.Zero)
             else:
-                same = n == full or sympy.expand(n - full) == 0
-                require(same, f"size {n} is not proven to be {full}")
+                if not same(n, full):
+                    raise CannotLower(f"size {n} is not proven to be {full}")
                 own.append(c)
         return self.load(x, tuple(own))
 

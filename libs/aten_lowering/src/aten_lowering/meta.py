@@ -1,7 +1,9 @@
 """From torch's view of a value (fake tensors, SymInts, dtypes) to the IR's types."""
 
 import re
+from functools import lru_cache
 from pathlib import PurePath
+from typing import Any
 
 import sympy
 import torch
@@ -39,20 +41,24 @@ def expr(value: IntLike | torch.SymFloat | torch.SymBool) -> sympy.Expr:
 
     Raises `CannotLower` if it holds a float that depends on data."""
     if isinstance(value, (*SYMBOLIC, torch.SymBool)):
-        raw = value.node.expr
-        floats = [s for s in raw.free_symbols if is_unbacked(s) and not s.is_integer]
-        if floats:
-            raise SizeOfData(f"number {raw} depends on data ({floats[0]} is unbacked)")
-        try:
-            return from_torch(raw)
-        except UnknownFunction as e:
-            raise CannotLower(f"size {raw}: {e}") from e
+        return _of_torch(value.node.expr)
     return sympy.Integer(value)
+
+
+@lru_cache(1 << 12)
+def _of_torch(raw: sympy.Basic) -> sympy.Expr:
+    floats = [s for s in raw.free_symbols if is_unbacked(s) and not s.is_integer]
+    if floats:
+        raise SizeOfData(f"number {raw} depends on data ({floats[0]} is unbacked)")
+    try:
+        return from_torch(raw)
+    except UnknownFunction as e:
+        raise CannotLower(f"size {raw}: {e}") from e
 
 
 def is_unbacked(symbol: sympy.Symbol) -> bool:
     """torch names symbols without a hint `u0, u1, ...` (`zuf0` for floats)."""
-    return re.match(r"^(u|zuf)\d+$", str(symbol)) is not None
+    return re.match(r"^(u|zuf)\d+$", symbol.name) is not None
 
 
 def tensor_type(fake: torch.Tensor) -> TensorType:
@@ -61,12 +67,19 @@ def tensor_type(fake: torch.Tensor) -> TensorType:
     Raises `CannotLower` where it has none: sparse, quantised."""
     if fake.layout != torch.strided or fake.is_quantized:
         raise CannotLower(f"layout {fake.layout} (quantised: {fake.is_quantized}) is not strided")
-    return TensorType(
-        dtype=dtype_of(fake.dtype),
-        size=tuple(expr(n) for n in fake.shape),
-        stride=tuple(expr(n) for n in fake.stride()),
-        device=device_of(fake.device),
+    size, stride = (
+        tuple([expr(n) if isinstance(n, torch.SymInt) else n for n in numbers])
+        for numbers in (fake.shape, fake.stride())
     )
+    return _type(fake.dtype, size, stride, fake.device)
+
+
+@lru_cache(1 << 12)
+def _type(
+    dtype: torch.dtype, size: tuple[Any, ...], stride: tuple[Any, ...], device: torch.device
+) -> TensorType:
+    """The very same one for the same layout: those of a graph are compared again and again."""
+    return TensorType(dtype_of(dtype), size, stride, device_of(device))
 
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')

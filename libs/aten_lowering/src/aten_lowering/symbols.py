@@ -58,9 +58,9 @@ def _symbols(value: object) -> tuple[set[str], set[str]]:
     bound: set[str] = set()
     for item in walk(value):
         if isinstance(item, sympy.Basic):
-            free.update(str(s) for s in item.free_symbols)
+            free.update(s.name for s in item.free_symbols)
         elif isinstance(item, Axis | Indirect):
-            bound.add(str(item.symbol))
+            bound.add(item.symbol.name)
     return free, bound
 
 

@@ -38,6 +38,9 @@ class NotExpressible(Exception):
     """A value that a route cannot pass; the message says which. Never leaves this library."""
 
 
+_ESCAPED = frozenset('"\\?')  # `?` could begin a trigraph
+
+
 def float_literal(value: float) -> str:
     """The shortest literal of the same double."""
     if math.isnan(value):
@@ -49,10 +52,12 @@ def float_literal(value: float) -> str:
 
 def string_literal(text: str) -> str:
     """Any text; bytes outside printable ASCII as three octal digits, surrogates as `\\ud800`."""
+    if text.isascii() and text.isprintable() and _ESCAPED.isdisjoint(text):
+        return f'"{text}"'
     out = []
     for byte in text.encode(errors="backslashreplace"):
         char = chr(byte)
-        if char in '"\\?':  # `?` could begin a trigraph
+        if char in _ESCAPED:
             out.append("\\" + char)
         elif 32 <= byte < 127:
             out.append(char)

@@ -10,7 +10,7 @@ from cpp_emit.errors import UnboundSymbol, UndefinedName
 from cpp_emit.extern import device_code, dtype_code, string_literal
 from cpp_emit.names import Names
 from cpp_emit.sites import is_real
-from symexpr import one_line, sstr, to_cpp
+from symexpr import free_symbols, one_line, sstr, to_cpp
 from wrapper_ir import TensorType
 
 LINE_LENGTH = 100
@@ -100,7 +100,7 @@ class Writer:
             return "true" if value else "false"
         value = sympy.sympify(value)
         renamed = {}
-        for symbol in value.free_symbols:
+        for symbol in free_symbols(value):
             if symbol.name not in self.symbols:
                 raise UnboundSymbol(
                     f"program {self.program}: {symbol.name} in {sstr(value)} is bound neither by "
@@ -109,7 +109,7 @@ class Writer:
             new = self.names[symbol.name]
             if new != symbol.name:
                 renamed[symbol] = sympy.Symbol(new, integer=True)
-        return _text(value.xreplace(renamed))
+        return _text(value.xreplace(renamed) if renamed else value)
 
     def ints(self, values: Sequence[sympy.Expr]) -> str:
         """Integer expressions in braces: `{s0, 4}`."""

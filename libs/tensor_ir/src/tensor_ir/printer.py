@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from functools import lru_cache
 
 import sympy
 
@@ -11,6 +12,7 @@ from tensor_ir.types import Device, TensorType, contiguous_strides
 from tensor_ir.values import Plain, Symbol, TorchEnum
 
 
+@lru_cache(1 << 12)
 def print_type(type: TensorType) -> str:
     """`bf16[s0, 768] cuda:0 stride (768, 1) offset 5`, stride and offset where not the default."""
     text = f"{type.dtype.value}[{', '.join(map(sstr, type.size))}] {type.device}"

@@ -3,6 +3,8 @@
 import json
 import re
 from collections.abc import Iterator, Set
+from contextlib import suppress
+from functools import lru_cache
 from keyword import kwlist
 from typing import NoReturn
 
@@ -25,7 +27,14 @@ _COMPLEX = re.compile(
 )
 _AN_ELEMENT_TYPE = "an element type such as f32"
 _A_DEVICE = "a device such as cuda:0"
+# A whole type without an offset, in one line.
+_TYPE = re.compile(
+    r"[A-Za-z_]\w*\[[^][\"#\n]*\] [A-Za-z_]\w*(?::\d{1,9})?(?![\w:])"
+    r"(?: stride \([^()\"#\n]*\))?(?! *(?:stride|offset))",
+    re.ASCII,
+)
 _PLAIN = re.compile(r"[\w*+./%-]+", re.ASCII)  # what ends no expression and nests none
+_WORDS = {"True": True, "False": False, "None": None}
 _DECODER = json.JSONDecoder()
 MAX_DIGITS = 1000  # of an integer
 MAX_DEPTH = 50  # brackets and blocks inside of one another
@@ -55,9 +64,10 @@ class Scanner:
     def skip(self) -> None:
         """Skips spaces, and line ends where the scanner spans several lines."""
         text, pos, end = self.text, self.pos, self.end
-        while pos < end and text[pos] in " \n":
-            pos += 1
-        self.pos = pos
+        if pos < end and text[pos] in " \n":
+            while pos < end and text[pos] in " \n":
+                pos += 1
+            self.pos = pos
 
     def at_end(self) -> bool:
         """Whether nothing but space is left."""
@@ -77,11 +87,12 @@ class Scanner:
     def peek(self, literal: str) -> bool:
         """Whether `literal` comes next; a word must end where it ends."""
         self.skip()
-        stop = self.pos + len(literal)
-        if stop > self.end or not self.text.startswith(literal, self.pos):
+        if not self.text.startswith(literal, self.pos, self.end):
             return False
-        following = self.text[stop : stop + 1]
-        return not (literal[-1].isalnum() and (following.isalnum() or following == "_"))
+        if not literal[-1].isalnum():
+            return True
+        following = self.text[(stop := self.pos + len(literal)) : stop + 1]
+        return not (following.isalnum() or following == "_")
 
     def take(self, literal: str) -> bool:
         """Whether `literal` comes next; steps behind it if so."""
@@ -186,7 +197,11 @@ class Scanner:
         self.expect(begin)
         while not self.take(stop):
             yield
-            if not self.take(",") and not self.peek(stop):
+            self.skip()
+            following = self.text[self.pos : min(self.pos + 1, self.end)]
+            if following == ",":
+                self.pos += 1
+            elif following != stop:
                 self.fail(f"',' or '{stop}'")
 
     def expressions(self) -> tuple[sympy.Expr, ...]:
@@ -198,8 +213,17 @@ class Scanner:
         return tuple(self.name() for _ in self.items())
 
     def type(self) -> TensorType:
-        """A tensor type: `bf16[s0, 768] cuda:0 stride (768, 1) offset 5`."""
+        """A tensor type: `bf16[s0, 768] cuda:0 stride (768, 1) offset 5`. A program repeats few of
+        them many times: those are read once."""
         start = self.here()
+        if found := _TYPE.match(self.text, start, self.end):
+            with suppress(ParseError):
+                type = _type(found.group())
+                self.pos = found.end()
+                return type
+        return self._type(start)
+
+    def _type(self, start: int) -> TensorType:
         dtype = self.parse_dtype(self.match(NAME, _AN_ELEMENT_TYPE), start)
         size = tuple(self.expression(",]") for _ in self.items("[", "]"))
         if sum(n.p.bit_length() for n in size if n.is_Integer) > 4 * MAX_DIGITS:
@@ -252,18 +276,19 @@ class Scanner:
         if self.peek('"'):
             return self.string()
         start, text = self.chunk(stops)
-        inner = Scanner(self.text, start, start + len(text), self.symbols)
-        inner.depth = self.depth + 1
-        if inner.depth > MAX_DEPTH:
+        if self.depth >= MAX_DEPTH:
             self.fail(f"at most {MAX_DEPTH} brackets inside of one another", start)
-        if text in ("True", "False", "None"):
-            return {"True": True, "False": False, "None": None}[text]
+        if text in _WORDS:
+            return _WORDS[text]
         if (plain := self.plain(text, start)) is not None:
             return plain
         if NAME.fullmatch(text) and text not in self.symbols:
             return Ref(text)
-        if text.startswith("(") and (items := inner.tuple()) is not None:
-            return items
+        if text.startswith("("):
+            inner = Scanner(self.text, start, start + len(text), self.symbols)
+            inner.depth = self.depth + 1
+            if (items := inner.tuple()) is not None:
+                return items
         value = self.parse_expression(text, start)
         tensor = value.is_Symbol and value.name not in self.symbols
         return Ref(value.name) if tensor else value
@@ -305,6 +330,14 @@ class Scanner:
             self.pos = start
             return None
         return out
+
+
+@lru_cache(1 << 12)
+def _type(text: str) -> TensorType:
+    scanner = Scanner(text)
+    type = scanner._type(0)
+    scanner.finish("end of the type")
+    return type
 
 
 def parse_type(text: str) -> TensorType:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property, lru_cache
+from typing import Any
 
 import sympy
 
@@ -43,6 +45,17 @@ class TensorType:
         if len(self.size) != len(self.stride):
             raise ValueError(f"rank of size {self.size} differs from rank of stride {self.stride}")
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.dtype, self.size, self.stride, self.device, self.offset))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What it is, not what was found of it: strings hash otherwise in another process."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
     @property
     def numel(self) -> sympy.Expr:
         """Number of elements of the view (not of its storage)."""
@@ -72,7 +85,7 @@ class TensorType:
         end += sum((n - 1) * s for n, s in zip(size, stride, strict=True))
         return 0 if 0 in size else end * self.dtype.itemsize
 
-    @property
+    @cached_property
     def is_contiguous(self) -> bool:
         """Row-major with no gaps; strides of dimensions of size one do not count."""
         expected: sympy.Expr = sympy.S.One
@@ -83,6 +96,7 @@ class TensorType:
         return True
 
 
+@lru_cache(1 << 12)
 def contiguous_strides(size: tuple[sympy.Expr | int, ...]) -> tuple[sympy.Expr, ...]:
     """Row-major strides: `(a, b, c) -> (b*c, c, 1)`."""
     out: list[sympy.Expr] = []

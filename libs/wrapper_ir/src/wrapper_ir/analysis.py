@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain, islice, product, zip_longest
 
 import sympy
 
 from symexpr import DivisionByZero, LShift, PowByNatural, RShift, evaluate, symbol
 from symexpr import free_symbols as symbols_of
-from tensor_ir import Arg, Device, DType, Ref, TensorType
+from tensor_ir import Arg, Device, DType, Ref, TensorType, once
 from wrapper_ir import ops as ir
 
 Env = Mapping[str, int]
@@ -19,6 +20,7 @@ _DESCRIPTOR = re.compile(r"tensordesc<(\w+)\[(\d{1,9}(?:, ?\d{1,9})*)\]>", re.AS
 _ELEMENTS = frozenset(d.value for d in DType)
 
 
+@lru_cache(1 << 10)
 def descriptor_kind(kind: str) -> tuple[str, tuple[int, ...]] | None:
     """`tensordesc<f32[64,32]>` -> `("f32", (64, 32))`: element type and block; None for the kind
     of another parameter."""
@@ -101,6 +103,7 @@ def arg_expressions(args: Sequence[Arg]) -> Iterator[sympy.Basic]:
             yield from arg_expressions(arg)
 
 
+@once
 def uses(op: ir.Op) -> tuple[str, ...]:
     """Names of the tensors and descriptors that an op reads, writes, views or frees; those in
     blocks too."""
@@ -172,6 +175,7 @@ def alias_source(op: ir.Op) -> str | None:
     return op.alias if isinstance(op, ir.ExternCall) else None
 
 
+@once
 def expressions(op: ir.Op) -> tuple[sympy.Basic, ...]:
     """Integer expressions and conditions that an op evaluates, not those inside blocks."""
     out: list[sympy.Basic] = []
@@ -187,6 +191,12 @@ def expressions(op: ir.Op) -> tuple[sympy.Basic, ...]:
         case ir.Return():
             out += arg_expressions(op.values)
     return tuple(out)
+
+
+@once
+def mentioned(op: ir.Op) -> frozenset[str]:
+    """Names of the symbols in its expressions."""
+    return frozenset(free_symbols(expressions(op)))
 
 
 def type_expressions(type: TensorType) -> tuple[sympy.Expr, ...]:
@@ -296,7 +306,7 @@ def sample_envs(program: ir.Program) -> list[dict[str, int]]:
 
 def _exponents(program: ir.Program) -> set[str]:
     """Names of the symbols in exponents, and in counts of shifts."""
-    found = {e for op in walk(program.ops) for e in expressions(op) if e.free_symbols}
+    found = {e for op in walk(program.ops) for e in expressions(op) if not e.is_Atom}
     powers = (p for e in found.union(program.given) for p in e.atoms(PowByNatural, LShift, RShift))
     return free_symbols([p.args[1] for p in powers])
 

@@ -13,6 +13,7 @@ from tensor_ir import MAX_DEPTH, TARGET, Arg, Scanner, Symbol, TensorType
 from wrapper_ir import ops as ir
 
 _DEFINITION = re.compile(r"(\([\w, ]*\)|\w+(, \w+)*) = ", re.ASCII)
+_NAMED = re.compile(r"\w+=(?!=)")
 _KIND = re.compile(r"\w+<\w+\[\d{1,9}(, ?\d{1,9})*\]>|\*?\w+", re.ASCII)
 _LINES = [
     (op, *op.line.rpartition(" = ")[::2]) for op in get_args(ir.LineOp) if hasattr(op, "line")
@@ -229,7 +230,7 @@ class _Parser:
         args: list[Arg] = []
         kwargs: list[tuple[str, Arg]] = []
         for _ in line.items():
-            if named and re.match(r"\w+=(?!=)", line.text[line.pos : line.end]):
+            if named and _NAMED.match(line.text, line.pos, line.end):
                 name = line.name()
                 line.expect("=")
                 kwargs.append((name, line.arg()))

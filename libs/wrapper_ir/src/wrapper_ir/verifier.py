@@ -31,7 +31,7 @@ from wrapper_ir.verify_state import (
 
 INT_KINDS = frozenset(f"{sign}{bits}" for sign in "iu" for bits in (8, 16, 32, 64))
 SCALAR_KINDS = INT_KINDS | {"f32", "f64", "bool"}
-POINTER_KINDS = frozenset(f"*{d.value}" for d in DType)
+_KINDS = SCALAR_KINDS | {f"*{d.value}" for d in DType}
 
 
 _DEFINES = ir.DefineKernel | ir.DefineSubgraph | ir.DefineControl | ir.SymbolDef | ir.Constant
@@ -42,7 +42,10 @@ def verify(program: ir.Program) -> None:
     """Raises the `VerifyError` of the first rule that is broken.
 
     Whether a layout with symbolic sizes is in bounds is tried at the bounds and hints of the
-    symbols: what passes is not proven for every size (`interpret` checks the real sizes)."""
+    symbols: what passes is not proven for every size (`interpret` checks the real sizes). A program
+    never changes: one that was found valid is not looked at again."""
+    if "_valid" in program.__dict__:
+        return
     try:
         samples = analysis.sample_envs(program)
     except SymexprError as error:
@@ -57,6 +60,7 @@ def verify(program: ir.Program) -> None:
     for op in (op for p in analysis.programs(program) for op in p.ops):
         if isinstance(op, ir.DefineKernel) and known[op.name] != op:
             raise errors.DuplicateDefinition(f"subgraphs differ in kernel {op.name}")
+    program.__dict__["_valid"] = True
 
 
 def _check_head(state: State) -> None:
@@ -114,7 +118,7 @@ def _check_op(state: State, op: ir.Op, at: At, prefix: str) -> None:
                 raise at.error(errors.NotOwned, f"{name} is a workspace, for launches alone")
     if isinstance(op, ir.ExternCall):
         _check_binds(state, op, at, prefix)
-    unbound = analysis.free_symbols(analysis.expressions(op)) - state.symbols
+    unbound = analysis.mentioned(op) - state.symbols
     if unbound:
         raise at.error(errors.UnboundSymbol, f"{', '.join(sorted(unbound))} is not bound here")
     _check_written(state, op, at)
@@ -225,7 +229,7 @@ def _check_kernel(state: State, op: ir.DefineKernel, at: At) -> None:
         if not all(NAME.fullmatch(part) or part.isdecimal() for part in name.split(".")):
             raise at.error(errors.InvalidKernel, f"{name!r} is no name of a parameter")
     for param in op.params:
-        known = param.kind in SCALAR_KINDS | POINTER_KINDS or analysis.descriptor_kind(param.kind)
+        known = param.kind in _KINDS or analysis.descriptor_kind(param.kind)
         if not known:
             raise at.error(
                 errors.InvalidKernel, f"parameter {param.name} has unknown kind {param.kind}"
@@ -440,7 +444,7 @@ def _check_extern(state: State, op: ir.ExternCall, at: At, prefix: str) -> None:
     for name, _ in op.kwargs:
         if not NAME.fullmatch(name) or keyword.iskeyword(name):
             raise at.error(errors.InvalidExtern, f"{name!r} is no name of an argument")
-    arguments = set(analysis.uses(ir.ExternCall(op.target, op.args, op.kwargs)))
+    arguments = {*analysis.arg_refs(op.args), *analysis.arg_refs([v for _, v in op.kwargs])}
     stray = [n for n in (*op.mutates, *([op.alias] if op.alias else [])) if n not in arguments]
     if stray:
         raise at.error(errors.InvalidExtern, f"{', '.join(stray)} is no argument")

@@ -45,7 +45,9 @@ def host_constants(root: torch.nn.Module, graph: fx.Graph) -> None:
             given = [n for n in node.all_input_nodes if n in known]
             if not torch.cuda.is_available() or node.target not in _TAKE_ANY:
                 given = [n for n in given if not fakes[n].dim()]
-            if given and node.target in _MOVES and not fake.dim():
+            if not given:
+                continue
+            if node.target in _MOVES and not fake.dim():
                 kind: dict[str, Any] = {"dtype": fake.dtype, "device": fake.device}
                 node.args, node.kwargs = ([], known[given[0]].to(fake.dtype).item()), kind
                 node.target = aten.full.default

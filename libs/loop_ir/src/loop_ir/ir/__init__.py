@@ -3,8 +3,8 @@
 `loop_ir` has what users of the library need. What is added here is for code that inspects or
 rewrites kernels, as passes and code generators do."""
 
-from loop_ir.ir.affine import linear, product, span, substitute
-from loop_ir.ir.alike import Alike, node_form
+from loop_ir.ir.affine import linear, product, same, span, substitute
+from loop_ir.ir.alike import Alike, form, node_form
 from loop_ir.ir.analysis import (
     at_hints,
     bound_by_data,
@@ -26,7 +26,6 @@ from loop_ir.ir.names import (
     defined_values,
     expression,
     map_expressions,
-    once,
     operands,
     renamed,
     results,
@@ -39,3 +38,4 @@ from loop_ir.ir.points import at_strides
 from loop_ir.ir.renaming import fresh_name, new_buffer, renumber, union_buffers
 from loop_ir.ir.rewrite import map_statements, ranges_of, simplify_with
 from loop_ir.ir.scalars import philox
+from tensor_ir import once

@@ -10,9 +10,9 @@ import sympy
 from loop_ir.ir import nodes as ir
 from loop_ir.ir.affine import product, span
 from loop_ir.ir.iterated import ITERATED
-from loop_ir.ir.names import Name, defined_values, once, operands, results, statements
+from loop_ir.ir.names import Name, defined_values, operands, results, statements
 from symexpr import free_symbols
-from tensor_ir import TYPICAL_SIZE, DType, Ref, Symbol
+from tensor_ir import TYPICAL_SIZE, DType, Ref, Symbol, once
 
 
 @cache

@@ -5,19 +5,16 @@ A name is that of a value, or the symbol of an `Indirect`."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import wraps
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
 import sympy
 
 from loop_ir.ir import nodes as ir
 from loop_ir.ir.affine import substitute
 from symexpr import free_symbols
-from tensor_ir import DType
+from tensor_ir import DType, once
 
 Name: TypeAlias = str | sympy.Symbol
-Item = TypeVar("Item")
-Found = TypeVar("Found")
 
 
 class _Fields(NamedTuple):
@@ -48,22 +45,6 @@ def _names(stmt: ir.Stmt, fields: Iterable[str]) -> Iterator[Any]:
             yield from value
         elif value is not None:
             yield value
-
-
-def once(find: Callable[[Item], Found]) -> Callable[[Item], Found]:
-    """`find`, which depends on nothing but a node or statement: what it found is kept with that,
-    since none of them changes. The passes ask for the same again and again."""
-    name = f"_{find.__name__}"
-
-    @wraps(find)
-    def found(item: Item) -> Found:
-        kept: dict[str, Any] = item.__dict__
-        if name not in kept:
-            kept[name] = find(item)
-        result: Found = kept[name]
-        return result
-
-    return found
 
 
 @once

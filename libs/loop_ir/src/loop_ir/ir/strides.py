@@ -6,11 +6,11 @@ from functools import lru_cache
 import sympy
 
 from loop_ir.ir.affine import CACHE, product
-from loop_ir.ir.names import Name, once, operands, results, statements, varying
+from loop_ir.ir.names import Name, operands, results, statements, varying
 from loop_ir.ir.nodes import Axis, Compute, Indirect, Kernel, Load, Scan, Store
 from loop_ir.ir.rewrite import ranges_of
 from symexpr import bounds
-from tensor_ir import DType
+from tensor_ir import DType, once
 
 # Elements of a row that a program holds whole.
 HELD_ROW = 8192

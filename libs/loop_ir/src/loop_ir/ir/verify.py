@@ -11,10 +11,9 @@ from loop_ir.ir import analysis
 from loop_ir.ir import nodes as ir
 from loop_ir.ir.affine import product, same, span
 from loop_ir.ir.alike import Structure, form
-from loop_ir.ir.names import once
 from loop_ir.ir.verify_kernel import NAME, KernelVerifier, first_twice, listed
 from symexpr import CeilDiv, free_symbols
-from tensor_ir import DType, TensorType
+from tensor_ir import DType, TensorType, once
 
 _Types: TypeAlias = tuple[TensorType | None, ...]
 

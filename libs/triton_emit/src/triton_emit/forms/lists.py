@@ -28,7 +28,7 @@ from typing import TypeAlias
 import sympy
 
 import loop_ir as ir
-from loop_ir.ir import linear, map_statements, once, statements
+from loop_ir.ir import form, linear, map_statements, once, statements
 from symexpr import symbol
 from triton_emit.forms.kernel import KernelWriter, indented
 from triton_emit.schedule import Schedule, default_schedule, folds_alike, index_bits
@@ -59,18 +59,15 @@ def likeness(kernel: ir.Kernel) -> Hashable | None:
     roles, starts = _roles(kernel), _starts(kernel)
     wide, other = symbol("wide"), symbol("any")
     like = _written(kernel, lambda n, kind: wide if kind is True and n % _VECTOR == 0 else other)
-    body = tuple(
-        (
-            phase.axes,
-            replace(s, buffer=roles[s.buffer], index=s.index - starts[s.buffer])
-            if isinstance(s, ir.Load | ir.Store)
-            else s,
-        )
-        for phase in like.phases
-        for s in phase.body
-    )
+
+    def moved(s: ir.Stmt) -> ir.Stmt:
+        if not isinstance(s, ir.Load | ir.Store) or not starts[s.buffer]:
+            return s
+        return replace(s, index=s.index - starts[s.buffer])
+
+    structure = form(replace(map_statements(like, moved), buffers=())).structure
     types = frozenset((roles[b.name], b.type.dtype, b.type.device) for b in kernel.buffers)
-    return like.axes, str(body), types  # as text: 1, 1.0 and True differ
+    return structure, types
 
 
 def common(kernels: Sequence[ir.Kernel]) -> tuple[ir.Kernel, Values]:
@@ -166,7 +163,7 @@ def _varies(const: ir.Const) -> bool:
 @lru_cache(1024)
 def _terms(e: sympy.Expr) -> tuple[tuple[sympy.Expr, int], ...] | None:
     """Symbols of an index with their steps, and 1 with its place; None where it is not linear."""
-    form = linear(e, tuple(sorted(e.free_symbols, key=str)))
+    form = linear(e, tuple(sorted(e.free_symbols, key=lambda s: s.name)))
     numbers = None if form is None else (*form.terms, (sympy.S.One, form.rest))
     if numbers is None or not all(n.is_Integer for _, n in numbers):
         return None
@@ -193,7 +190,8 @@ def _starts(kernel: ir.Kernel) -> dict[str, int]:
     found: dict[str, int] = {}
     for s in statements(kernel):
         if isinstance(s, ir.Load | ir.Store):
-            start = int(sympy.expand(s.index).as_coeff_Add()[0])
+            terms = _terms(s.index)
+            start = int(sympy.expand(s.index).as_coeff_Add()[0]) if terms is None else terms[-1][1]
             found[s.buffer] = min(start, found.get(s.buffer, start))
     return found
 
