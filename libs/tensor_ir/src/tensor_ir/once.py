@@ -11,7 +11,7 @@ Found = TypeVar("Found")
 def once(find: Callable[[Item], Found]) -> Callable[[Item], Found]:
     """`find`, which depends on nothing but a node or statement: what it found is kept with that,
     since none of them changes. The passes ask for the same again and again."""
-    name = f"_{find.__name__}"
+    name = f"{find.__module__}.{find.__name__}"
 
     @wraps(find)
     def found(item: Item) -> Found:

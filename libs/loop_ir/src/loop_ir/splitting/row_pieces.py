@@ -14,7 +14,7 @@ from loop_ir.ir.nodes import Axis, Kernel, Load, Phase, Reduce, Scan, Stmt, Stor
 from loop_ir.ir.renaming import fresh_symbols
 from loop_ir.ir.rewrite import ranges_of
 from symexpr import bounds
-from tensor_ir import DType
+from tensor_ir import DType, once
 
 _MOST_PIECES = 4
 # The longest pieces that are all as long.
@@ -31,6 +31,7 @@ class _Piece:
     end: sympy.Expr | None
 
 
+@once
 def row_of_pieces(kernel: Kernel) -> int:
     """How many elements the kernel's rows have at most, if they can be cut into pieces, else 0.
     They cannot if they differ in length from phase to phase, have several inner axes, or are folded

@@ -14,7 +14,7 @@ from loop_ir import (
     reduces_columns,
     row_of_pieces,
 )
-from loop_ir.ir import at_hints, hints_of, scans, statements
+from loop_ir.ir import at_hints, hints_of, once, scans, statements
 from triton_emit.rereading import computes_again
 from triton_emit.schedule import traits
 from triton_emit.schedule.h200 import LANES, MULTIPROCESSORS, NARROW, ROW
@@ -117,6 +117,7 @@ def short_pieces(kernel: Kernel, rows: int) -> Schedule | None:
     return Schedule("persistent", xblock, width, warps)
 
 
+@once
 def _of_thread(kernel: Kernel) -> int:
     """Elements of a thread that has some of several short rows."""
     if not any(isinstance(s, Store) for p in kernel.phases if p.axes for s in p.body):
@@ -181,6 +182,7 @@ def cut_rows(kernel: Kernel, schedule: Schedule) -> Schedule | None:
     return replace(schedule, rblock=schedule.rblock // 2, num_warps=warps)
 
 
+@once
 def _scatters(kernel: Kernel) -> bool:
     """Inner points store at places that are data, each at its own."""
     inside = [s for p in kernel.phases if p.axes for s in p.body]
@@ -216,6 +218,7 @@ def _moved(kernel: Kernel, stmt: Load | Store) -> int:
     return gcd(*found)
 
 
+@once
 def _moved_at_once(kernel: Kernel) -> int:
     """The same of all that is read or stored of rows; 0 where nothing is."""
     own = {a.symbol for a in kernel.axes}
@@ -223,6 +226,7 @@ def _moved_at_once(kernel: Kernel) -> int:
     return min((_moved(kernel, s) for s in inside if own & s.index.free_symbols), default=0)
 
 
+@once
 def _gathers(kernel: Kernel) -> bool:
     """Elements of a row are read at places that are data, each at its own."""
     inside = [s for p in kernel.phases if p.axes for s in p.body]
@@ -230,6 +234,7 @@ def _gathers(kernel: Kernel) -> bool:
     return any(isinstance(s, Load) and not places.isdisjoint(s.index.free_symbols) for s in inside)
 
 
+@once
 def _steps_along(kernel: Kernel) -> bool:
     """Neighbours in rows lie a few elements apart, in all that is read of them, so that each thread
     of a warp has one of them (one of three numbers for each of 64 components of a mixture, 131072
@@ -240,6 +245,7 @@ def _steps_along(kernel: Kernel) -> bool:
     return bool(steps) and all(step.is_Integer and 1 < abs(step) <= NARROW for step in steps)
 
 
+@once
 def _overlap(kernel: Kernel) -> bool:
     """Neighbouring rows share elements (windows of a line): programs of as many rows as others have
     would read a few lines each, and a multiprocessor holds no more of them (maxima of 16 in steps

@@ -7,7 +7,7 @@ from typing import Literal
 import sympy
 
 from loop_ir import Indirect, Kernel, Symbol
-from loop_ir.ir import expression, ranges_of, statements
+from loop_ir.ir import expression, once, ranges_of, statements
 from symexpr import CeilDiv, FloorDiv, Max, Ranges, bounds
 
 Kind = Literal["flat", "tiled", "persistent", "looped"]
@@ -63,6 +63,7 @@ def piece_of(extent: int, share: int) -> int:
     return piece if piece < _LONG_PIECE else -(-piece // _ALIGNED) * _ALIGNED
 
 
+@once
 def index_bits(kernel: Kernel) -> Literal[32, 64]:
     """64 when an index, what one is a remainder, quotient or end of, or a count of points, can pass
     2**31 - 1 within the symbols' ranges.

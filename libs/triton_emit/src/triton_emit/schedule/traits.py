@@ -3,7 +3,7 @@
 import sympy
 
 from loop_ir import Axis, Indirect, Kernel, Load, Reduce, Scan, Store, reduces_columns
-from loop_ir.ir import Name, operands, ranges_of, results, statements
+from loop_ir.ir import Name, once, operands, ranges_of, results, statements
 from symexpr import bounds
 from triton_emit.errors import UnsupportedKernel
 from triton_emit.schedule.h200 import L2_BYTES, LINE
@@ -29,6 +29,7 @@ def inner_extents(kernel: Kernel) -> list[sympy.Expr]:
     return [sympy.Mul(*(a.extent for a in axes)) for axes in inner_spaces(kernel)]
 
 
+@once
 def inner_bound(kernel: Kernel) -> int | None:
     """The largest count of inner points, or None if it is not bounded."""
     ranges = dict(ranges_of(kernel))
@@ -45,6 +46,7 @@ def can_loop(kernel: Kernel) -> bool:
     return True
 
 
+@once
 def folds_alike(kernel: Kernel) -> bool:
     """Whether what it folds is the same for all of its points, of which it does nothing else until
     then."""
@@ -75,6 +77,7 @@ def updates(kernel: Kernel) -> bool:
     return len(read) in _READ and any(s.buffer in read for s in moved if isinstance(s, Store))
 
 
+@once
 def row_loads(kernel: Kernel) -> set[Load]:
     """What is read at inner points of buffers that each row has elements of its own in."""
     rows = {a.symbol for a in kernel.axes}
@@ -87,6 +90,7 @@ def row_bytes(kernel: Kernel) -> int:
     return max(1, sum(s.dtype.itemsize for s in row_loads(kernel)))
 
 
+@once
 def rows_read(kernel: Kernel) -> set[str]:
     """Buffers that each row has elements of its own in, which are read at inner points."""
     return {s.buffer for s in row_loads(kernel)}
@@ -110,6 +114,7 @@ def held_numbers(kernel: Kernel) -> int:
     return max((len(set().union(*made[:n]) & set().union(*used[n:])) for n in ends), default=0)
 
 
+@once
 def shares_rows(kernel: Kernel) -> bool:
     """What is read to be reduced is the same for neighbours along the last axis: `y[i0*6144 +
     3*r0]` beside `x[i0*6144 + 3*i1]` (distances of all pairs). Tiles of several rows of one place
