@@ -56,9 +56,9 @@ def _of_torch(raw: sympy.Basic) -> sympy.Expr:
         raise CannotLower(f"size {raw}: {e}") from e
 
 
-def is_unbacked(symbol: sympy.Symbol) -> bool:
+def is_unbacked(symbol: sympy.Symbol | str) -> bool:
     """torch names symbols without a hint `u0, u1, ...` (`zuf0` for floats)."""
-    return re.match(r"^(u|zuf)\d+$", symbol.name) is not None
+    return re.match(r"^(u|zuf)\d+$", symbol if isinstance(symbol, str) else symbol.name) is not None
 
 
 def tensor_type(fake: torch.Tensor) -> TensorType:

@@ -8,6 +8,7 @@ i1                   ->  i1, = xindex // 64 % 12
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import sympy
 
@@ -69,10 +70,8 @@ class Tile:
 
     def _factor(self, e: sympy.Expr, s: sympy.Symbol) -> sympy.Expr | None:
         """The coefficient of `s` where `e` is linear in it, else None."""
-        factor = e.coeff(s)
-        rest = sympy.expand(e - factor * s)
-        axes = {a.symbol for a in self.axes}
-        if s in rest.free_symbols or factor.free_symbols & axes:
+        factor = _coefficient(e, s)
+        if factor is None or factor.free_symbols.intersection(a.symbol for a in self.axes):
             return None
         return factor
 
@@ -96,6 +95,13 @@ class Tile:
     def _factor_text(self, e: sympy.Expr) -> str:
         text = self.write(sympy.expand(e))
         return text if e.is_Integer or e.is_Symbol else f"({text})"
+
+
+@lru_cache(1 << 12)
+def _coefficient(e: sympy.Expr, s: sympy.Symbol) -> sympy.Expr | None:
+    """The coefficient of `s` where `e` is linear in it, else None."""
+    factor = e.coeff(s)
+    return None if s in sympy.expand(e - factor * s).free_symbols else factor
 
 
 def rewritten(e: sympy.Expr, tiles: Sequence[Tile]) -> sympy.Expr:

@@ -88,6 +88,8 @@ def map_expressions(stmt: ir.Stmt, rewrite: Callable[[sympy.Expr], sympy.Expr]) 
 
 def renamed(stmt: ir.Stmt, names: Mapping[Any, Any]) -> ir.Stmt:
     """The statement with other names in the place of those that it uses and defines."""
+    if not names or names.keys().isdisjoint((*operands(stmt), *results(stmt))):
+        return stmt
     fields = _FIELDS[type(stmt)]
     changes: dict[str, Any] = {}
     for field in (*fields.uses, *filter(None, (fields.defines,))):

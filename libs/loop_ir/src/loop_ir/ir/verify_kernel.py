@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import combinations
 from keyword import kwlist
 
@@ -10,7 +11,7 @@ import sympy
 
 from loop_ir import errors
 from loop_ir.ir import nodes as ir
-from loop_ir.ir.affine import disjoint, linear, nonnegative, same, span
+from loop_ir.ir.affine import CACHE, disjoint, linear, nonnegative, same, span
 from loop_ir.ir.analysis import at_hints, hints_of, lows_of
 from loop_ir.ir.names import defined_values, expression, used_values
 from loop_ir.ir.printer import print_stmt
@@ -289,16 +290,10 @@ class KernelVerifier:
         axes = [(a.symbol, a.extent) for a in (*self.kernel.axes, *phase.axes)]
         axes += [(s, e) for s, (_, e) in self.indirect.items()]
         extent = span(self.buffers[buffer].type)
-        form = linear(index, tuple(s for s, _ in axes))
-        if form is None:
+        ends = _ends(index, tuple(axes))
+        if ends is None:
             return
-        low = high = form.rest
-        extents = dict(axes)
-        for s, c in form.terms:
-            if c.could_extract_minus_sign():
-                low = low + c * (extents[s] - 1)
-            else:
-                high = high + c * (extents[s] - 1)
+        low, high = ends
         if same(high + 1, extent) and same(low, sympy.S.Zero):
             return
         lows = lows_of(self.sizes.values())
@@ -359,3 +354,20 @@ def first_twice(names: Iterable[str]) -> str:
             return f"{name} twice"
         seen.add(name)
     return "twice"
+
+
+@lru_cache(CACHE)
+def _ends(
+    index: sympy.Expr, axes: tuple[tuple[sympy.Symbol, sympy.Expr], ...]
+) -> tuple[sympy.Expr, sympy.Expr] | None:
+    """The least and the largest place of an index over axes of these extents, if it is linear."""
+    form, extents = linear(index, tuple(s for s, _ in axes)), dict(axes)
+    if form is None:
+        return None
+    low = high = form.rest
+    for s, c in form.terms:
+        if c.could_extract_minus_sign():
+            low = low + c * (extents[s] - 1)
+        else:
+            high = high + c * (extents[s] - 1)
+    return low, high

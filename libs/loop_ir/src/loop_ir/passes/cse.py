@@ -3,11 +3,17 @@
 from collections import Counter
 from collections.abc import Hashable
 from dataclasses import fields, replace
+from typing import get_args
 
 from loop_ir.ir import nodes as ir
 from loop_ir.ir.names import Name, renamed, results, statements
 
 _COMMUTATIVE = frozenset(("add", "mul", "maximum", "minimum", "eq", "ne", "and", "or", "xor"))
+# Of each kind of statement: its fields but the names of results.
+_COMPARED: dict[type[ir.Stmt], tuple[str, ...]] = {
+    kind: tuple(f.name for f in fields(kind) if f.name not in ("out", "outs", "symbol"))
+    for kind in get_args(ir.Stmt)
+}
 
 
 def eliminate(kernel: ir.Kernel, in_order: bool = False) -> ir.Kernel:
@@ -61,10 +67,11 @@ def _stored(stmt: ir.Load | ir.Store, stores: Counter[str]) -> Hashable:
 def _key(stmt: ir.Stmt, stores: Counter[str]) -> Hashable:
     """What two statements have in common that give the same: all but the names of results."""
     values = tuple(
-        (type(value), repr(value)) if isinstance(value, float | bool) else value
-        for field in fields(stmt)
-        if field.name not in ("out", "outs", "symbol")
-        for value in (getattr(stmt, field.name),)
+        [
+            (type(value), repr(value)) if isinstance(value, float | bool) else value
+            for name in _COMPARED[type(stmt)]
+            for value in (getattr(stmt, name),)
+        ]
     )
     if isinstance(stmt, ir.Compute) and stmt.op in _COMMUTATIVE:
         values = (stmt.op, tuple(sorted(stmt.args)), stmt.dtype)
