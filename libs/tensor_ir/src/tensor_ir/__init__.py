@@ -10,7 +10,7 @@ from tensor_ir.errors import IRError as IRError
 from tensor_ir.errors import ParseError as ParseError
 from tensor_ir.errors import PassError as PassError
 from tensor_ir.errors import VerifyError as VerifyError
-from tensor_ir.once import once as once
+from tensor_ir.kept import once as once
 from tensor_ir.passes import Decided as Decided
 from tensor_ir.passes import Pass as Pass
 from tensor_ir.passes import run_passes as run_passes
