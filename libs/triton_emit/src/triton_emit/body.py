@@ -10,10 +10,11 @@ from loop_ir.ir import operands, ranges_of, results, statements
 from symexpr import bounds, symbol, to_triton
 from triton_emit.errors import UnsupportedDType
 from triton_emit.host_parts import host_parts
+from triton_emit.intervals import held_places
 from triton_emit.names import Namer
 from triton_emit.scalar_ops import ScalarOps
 from triton_emit.tiles import Tile, rewritten
-from triton_emit.values import ATOM, BIT_AND, TL_TYPES, Value, in_memory, literal, typed
+from triton_emit.values import ATOM, BIT_AND, COMPARE, TL_TYPES, Value, in_memory, literal, typed
 
 INDENT = "    "
 INLINE_LIMIT = 48
@@ -100,8 +101,9 @@ class Writer:
         self.dimensions: tuple[str, ...] = ("x",)
         self.env: dict[str, Value] = {}
         self.symbols: dict[sympy.Symbol, tuple[sympy.Symbol, frozenset[str]]] = {}
-        # whether a place that is data lies inside of its tensor
+        # whether a place that is data lies inside of its tensor, where that is not known
         self.inside: dict[sympy.Symbol, Value] = {}
+        self.held_places = held_places(kernel, bits == 32)
         self.top = Lines()
         self.lines = self.top
         self.stored: set[str] = set()
@@ -311,7 +313,7 @@ class Writer:
         data lie inside of their tensor."""
         parts = [] if stmt.mask is None else [typed(self.env[stmt.mask])]
         symbols = sorted(self.inside.keys() & stmt.index.free_symbols, key=lambda s: s.name)
-        parts += [self.inside[s] for s in symbols]
+        parts += dict.fromkeys(self.inside[s] for s in symbols)
         if len(parts) < 2:
             return parts[0] if parts else None
         axes = frozenset[str]().union(*(p.axes for p in parts))
@@ -374,13 +376,23 @@ class Writer:
             value = self.ops.cast(value, wide)
         if value.literal is not None:
             value = typed(value)
-        if value.dtype.value.startswith("i"):
+        held = self.held_places.get(stmt.symbol)
+        if held is not None:
+            narrow = ir.DType.i32 if self.bits == 32 else value.dtype
+            value = self.ops.cast(value, narrow)
+        elif value.dtype.value.startswith("i"):
             if not value.text.isidentifier():
                 value = self.assign("at", value)
             wrapped = f"tl.where({value.text} < 0, {value.text} + {extent}, {value.text})"
             value = Value(wrapped, ATOM, value.dtype, value.axes)
-        named = self.assign("idx", value)
-        self.inside[stmt.symbol] = self._inside(named, extent)
+        named = (
+            value if held is not None and value.text.isidentifier() else self.assign("idx", value)
+        )
+        if held is None:
+            self.inside[stmt.symbol] = self._inside(named, extent)
+        elif not held:
+            text = f"{extent} > 0"
+            self.inside[stmt.symbol] = Value(text, COMPARE, ir.DType.bool_, frozenset())
         self.symbols[stmt.symbol] = (symbol(named.text), value.axes)
         self.env[stmt.symbol.name] = named
 

@@ -21,6 +21,7 @@ from triton_emit.forms.shared import SharedWriter
 from triton_emit.forms.totals import PlaneTotalsWriter, TotalsWriter
 from triton_emit.forms.walk import WalkWriter
 from triton_emit.idioms import cheaper
+from triton_emit.intervals import in_32_bits
 from triton_emit.joined_loads import join_loads
 from triton_emit.schedule import Schedule, walks
 from triton_emit.source import TritonKernel, as_of, module, with_buffers
@@ -106,6 +107,8 @@ def _fitting(kernel: Kernel, schedule: Schedule) -> tuple[Kernel, type[KernelWri
             kernel, schedule.share > 1
         )  # a row that is held whole is read once anyway
     kernel = cheaper(kernel)
+    if schedule.index_bits == 32:
+        kernel = in_32_bits(kernel)
     check(kernel, schedule)
     if schedule.share > 1:
         return kernel, SharedWriter

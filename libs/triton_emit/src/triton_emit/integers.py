@@ -51,6 +51,10 @@ def byte_f32(x):
     near = tl.minimum(tl.maximum(x, -256.0), 255.0) + 12582912.0
     return near.to(tl.int32, bitcast=True).to(tl.int8)
 
+# what 32 bits do not hold is -(2**31 - 256), as NaN is, or 2**31 - 256
+def saturated_int(x):
+    return tl.minimum(tl.maximum(x, -2147483392.0), 2147483392.0).to(tl.int32)
+
 # half to even: adding 2**52 leaves no bits for the fraction
 def round_f64(x):
     a = tl.abs(x)

@@ -8,8 +8,8 @@ quotient: floordiv truncdiv; power: pow; remainder: mod fmod;
 random: philox; fused: fma; e: exp near_exp exp2; log_: log; root: sqrt; inv_std: rsqrt; sine: sin;
 cosine: cos; t: tanh near_tanh; erf_: erf near_erf; gate: sigmoid near_sigmoid; activated: gelu;
 rounded: round narrow; same: eq; differs: ne; below: lt le; above: gt ge; both: and; either: or;
-one_of: xor; inverted: not; shifted: shl shr; chosen: where rarely; value: cast byte fit;
-bits: bitcast; nan: isnan; infinite: isinf; negative: signbit
+one_of: xor; inverted: not; shifted: shl shr; chosen: where rarely;
+value: cast byte fit saturated; bits: bitcast; nan: isnan; infinite: isinf; negative: signbit
 """
 BY_OP = {
     op: name.strip()

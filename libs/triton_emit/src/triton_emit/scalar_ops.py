@@ -137,6 +137,9 @@ class ScalarOps:
             value = typed(self.cast(args[0], DType.i32) if stmt.dtype.is_int else args[0])
             text = f"{value.at(ATOM)}.to({TL_TYPES[stmt.dtype]})"
             return Value(text, ATOM, stmt.dtype, args[0].axes)
+        if op == "saturated":
+            wide = self.cast(args[0], DType.f32) if args[0].dtype in SMALL_FLOATS else args[0]
+            return self.of("saturated_int", [wide], stmt.dtype)
         if op == "byte":
             return self.cast(self.of("byte_f32", args, DType.i8), stmt.dtype)
         if op == "bitcast":

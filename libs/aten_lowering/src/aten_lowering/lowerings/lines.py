@@ -181,7 +181,7 @@ class Line:
             return found, None
         number = kind(self.extent)
         last = k.index(self.extent - 1, number)
-        value = self.real(k, o)("cast", dtype=number)("minimum", last)
+        value = self.real(k, o)("cast", dtype=number)("maximum", 0)("minimum", last)
         return k.indirect(value, self.extent), value
 
     def pair(

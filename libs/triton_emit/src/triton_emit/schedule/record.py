@@ -81,7 +81,11 @@ def _counted(kernel: Kernel) -> list[sympy.Expr]:
     counts = [sympy.Mul(*(a.extent for a in axes)) for axes in all_axes]
     body = list(statements(kernel))
     extents = [s.extent for s in body if isinstance(s, Indirect)]
-    return [*counts, *extents, *(e for e in map(expression, body) if e is not None)]
+    return [
+        *counts,
+        *extents,
+        *(e for e in map(expression, body) if e is not None and e.is_integer),
+    ]
 
 
 def size_in_32_bits(kernel: Kernel) -> sympy.Expr | None:
