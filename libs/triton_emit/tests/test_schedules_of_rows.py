@@ -98,7 +98,8 @@ kernel k(
     (NORM.replace("16384", "16385"), Schedule("looped", 1, 4096, 32)),
     (COSINES, Schedule("persistent", 1, 1024, 1)),
     (COLUMNS.replace("WIDTH", "100000"), Schedule("looped", 64, 32, 4)),
-    (COLUMNS.replace("WIDTH", "100001"), Schedule("looped", 64, 16, 4)),
+    (COLUMNS.replace("WIDTH", "100001"), Schedule("looped", 32, 32, 8)),
+    (COLUMNS.replace("WIDTH", "100001").replace("bf16", "u8"), Schedule("looped", 32, 64, 8)),
     (COLUMNS.replace("WIDTH", "3"), Schedule("looped", 16, 512, 32)),
 ])  # fmt: skip
 def test_defaults_of_rows_that_are_read_together(text: str, expected: Schedule) -> None:

@@ -533,7 +533,7 @@ kernel bent(
 def test_rows_share_what_their_columns_cost(tools: SimpleNamespace) -> None:
     """Places that are not linear in the last axis: tiles of rows and columns, pairs a thread."""
     large = parse_kernel(BENT.format(rows=1 << 16).strip())
-    assert default_schedule(large, {}) == Schedule("tiled", 128, yblock=16, vector=2)
+    assert default_schedule(large, {}) == Schedule("tiled", 128, 1, 2, yblock=8, vector=2)
     few = parse_kernel(BENT.format(rows=6).strip())
     assert default_schedule(few, {}).kind == "flat"
     for schedule in (Schedule("tiled", 64, num_warps=1, yblock=4, vector=2),

@@ -54,12 +54,16 @@ def of_points(kernel: ir.Kernel, rows: int, hints: Mapping[str, int]) -> Schedul
         sizes = [b.type.dtype.itemsize for b in kernel.buffers if len(b.type.size) > 1]
         taken = vectors.vector(kernel) or 16 // max(4, *sizes)  # as many as of the reciprocals
         return Schedule("tiled", x, 1, 4, yblock=_PIECE // x, vector=taken)
-    if (pairs := _pairs(kernel, rows)) is not None:
-        return pairs
-    if vectors.bends(kernel) or vectors.slides(kernel):
+    pairs = _pairs(kernel, rows)
+    if vectors.bends(kernel) and not vectors.reads_windows(kernel):
+        if (resampled := _resampled(columns, rows, pairs is not None)) is not None:
+            return resampled
+    elif pairs is None and (vectors.bends(kernel) or vectors.slides(kernel)):
         plane = _plane(kernel, columns, rows)
         if plane is not None:
             return plane
+    if pairs is not None:
+        return pairs
     if any(isinstance(s, ir.Store) and s.mode == "mul" for s in statements(kernel)):
         # A program tries again until all of its products are done: few wait for the slowest.
         return Schedule("flat", 128, num_warps=4)
@@ -174,18 +178,28 @@ def _divides_longs(kernel: ir.Kernel) -> bool:
     )
 
 
-def _plane(kernel: ir.Kernel, columns: int, points: int) -> Schedule | None:
-    """Rows that share what is computed or read for their columns, or the reverse: 8 elements a
-    thread, 16 where no windows are read. What resamples takes neighbours in pairs: what the lanes
-    of a warp read then lies in one line. None where a tile would be a fifth empty, or where there
-    are too few tiles."""
-    windows, pairs = vectors.reads_windows(kernel), vectors.bends(kernel)
-    x = _snug(columns, (256, 128, 64) if pairs else (256, 128, 64, 32, 16, 8))
-    y = 128 * (16 if pairs and not windows else 8) // x if x else 0
-    if not x or points < 2 * MULTIPROCESSORS * x * y:
+def _resampled(columns: int, points: int, alike: bool) -> Schedule | None:
+    """Rows that share the weights of their columns: 16 elements a thread, of which neighbours lie
+    in pairs, so that what the lanes of a warp read lies in one line; but not where neighbours read
+    `alike`, as of images that are doubled (on an H100, f32 of 128 x 128 by 2 123 us, 150 of pairs
+    of neighbours, bf16 of 112 x 112 142 and 158, volumes 135 and 250; f16 of 200 x 200 to 300 x 300
+    182 in pairs, 233). None where a tile would be a fifth empty, or where there are too few."""
+    x = _snug(columns, (128, 64))
+    if not x or points < 2 * MULTIPROCESSORS * _TILE:
         return None
-    taken = 2 if pairs else int(not vectors.aligned(kernel))
-    return Schedule("tiled", x, 1, 2 if windows and not pairs else 4, yblock=y, vector=taken)
+    return Schedule("tiled", x, 1, 2, yblock=_TILE // x, vector=1 if alike else 2)
+
+
+def _plane(kernel: ir.Kernel, columns: int, points: int) -> Schedule | None:
+    """Rows that share what is read for their columns, or the reverse: 8 elements a thread. None
+    where a tile would be a fifth empty, or where there are too few tiles."""
+    bends = vectors.bends(kernel)
+    x = _snug(columns, (256, 128, 64) if bends else (256, 128, 64, 32, 16, 8))
+    if not x or points < 2 * MULTIPROCESSORS * _TILE:
+        return None
+    taken = 2 if bends else int(not vectors.aligned(kernel))
+    warps = 2 if vectors.reads_windows(kernel) and not bends else 4
+    return Schedule("tiled", x, 1, warps, yblock=_TILE // x, vector=taken)
 
 
 def _rows(
@@ -194,10 +208,12 @@ def _rows(
     """Rows of one place of the outer axes, whose points have their coordinates for the asking: 8
     elements a thread, 16 of what reads little of 16 bits, 4 of more (on an H100: windows of 3 x 3
     of bf16 copied, 16 x 64 x 112 x 112, 99 us, 119 flat; blurs of 5 x 5, reflected, 121 and 206; a
-    causal mask of unknown size 69 and 143; 200 x 200 of f32 with three reflected around them 120,
-    124 of 8, 166 of 16). None where much of a tile would be empty, of windows a tenth (maxima of 57
-    x 57: 77 us, 68 flat), and of what is read at places that are data, but of a small table: rows
-    want more of the first-level cache (samples of images at 25600 places: 601 us, 361 flat)."""
+    causal mask of unknown size 69 and 143; of those of f32 120, 124 of 8, 166 of 16). None of what
+    moves little, of known size, whose two quotients cost less than what tiles leave empty (tril of
+    64 x 700 x 701 of bf16: 48 us flat, 55; rows of 1501 three times 46 and 54, of f32 26 and 29).
+    None where much of a tile would be empty, of windows a tenth (maxima of 57 x 57: 77 us, 68
+    flat), and of what is read at places that are data, but of a small table: rows want more of the
+    first-level cache (samples of images at 25600 places: 601 us, 361 flat)."""
     if any(isinstance(s, ir.Store) and s.mode != "set" for s in statements(kernel)):
         return None
     if points < 2 * MULTIPROCESSORS * _TILE or _picked_bytes(kernel, hints) > _TABLE:
@@ -209,6 +225,8 @@ def _rows(
     if not y or filled(columns, x) * filled(below, y) < least:
         return None
     loads = [s.dtype.itemsize for s in statements(kernel) if isinstance(s, ir.Load)]
+    if len(kernel.axes) == 3 and all(a.extent.is_Integer for a in kernel.axes) and len(loads) <= 2:
+        return None
     each = 4 if len(loads) > 2 else 8 if max(loads, default=0) > 2 else 2
     warps = max(1, x * y * each // _TILE)
     return Schedule("tiled", x, 1, warps, yblock=y, vector=int(vectors.moves_alone(kernel)))
