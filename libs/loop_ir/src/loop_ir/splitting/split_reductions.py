@@ -181,13 +181,13 @@ def choose_cut(kernel: Kernel, hints: Mapping[str, int], beside: int = 0) -> Cut
         return None
     pieces = {a: at_hints(a.extent, hints) // (_piece(kernel, a) if columns else 1) for a in inner}
     first, most = inner[0], max(inner, key=lambda a: pieces[a])
-    axis = first if ordered or pieces[first] >= wanted else most
+    run = 0 if columns or len(inner) == 1 else points // max(1, at_hints(first.extent, hints))
+    runs = run >= _LONG_RUN // (1 + run % 2)  # of memory, which half as many programs read as well
+    axis = first if ordered or (1 + runs) * pieces[first] >= wanted else most
     wanted = wanted if ordered else min(wanted, max(2, pieces[axis]))
     extent = axis.extent
-    if extent.is_Integer and axis is first and len(inner) > 1 and not columns:
-        run = points // max(1, int(extent))
-        if run >= _LONG_RUN // (1 + run % 2) and extent <= (FEW if beside else 64 * wanted):
-            return Cut(axis, extent, sympy.S.One, True)  # each chunk is one run of memory
+    if extent.is_Integer and axis is first and runs and extent <= (FEW if beside else 64 * wanted):
+        return Cut(axis, extent, sympy.S.One, True)  # each chunk is one run
     if not extent.is_Integer:
         count = min(wanted, max(2, at_hints(extent, hints)))
         return Cut(axis, sympy.Integer(count), sympy.sympify(CeilDiv(extent, count)), False)
