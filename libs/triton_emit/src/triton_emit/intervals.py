@@ -8,7 +8,7 @@ from itertools import product
 
 import sympy
 
-from loop_ir import Compute, Const, DType, Index, Indirect, Kernel, Stmt
+from loop_ir import Compute, Const, DType, Index, Indirect, Kernel, Stmt, Store
 from loop_ir.ir import operands, ranges_of, results, statements
 from symexpr import bounds
 from triton_emit.schedule.record import FITS, INT32_MAX
@@ -52,6 +52,10 @@ def _whole(dtype: DType) -> int:
     return {DType.f64: 2**53, DType.f32: 2**24, DType.f16: 2**11, DType.bf16: 2**8}.get(dtype, 16)
 
 
+def _dtype(s: Stmt) -> DType:
+    return DType.f64 if isinstance(s, Indirect | Store) else s.dtype
+
+
 class _Intervals:
     """Those of a kernel's values. narrow: its index arithmetic fits in 32 bits. filled: a size that
     is not 0."""
@@ -86,20 +90,16 @@ class _Intervals:
         if isinstance(s, Const):
             if s.dtype.is_float and not abs(s.value) <= _whole(s.dtype):
                 return Interval()
-            low, high = math.floor(s.value), math.ceil(s.value)  # whatever it is rounded to
-            return Interval(low, high, True, frozenset({sympy.Integer(high)}))
+            end = math.ceil(s.value)  # whatever it is rounded to
+            return Interval(math.floor(s.value), end, True, frozenset({sympy.Integer(end)}))
         if isinstance(s, Index) and s.dtype.is_int and s.expr.is_integer:
             own = Interval(-INT32_MAX, FITS) if self.narrow else _of_type(s.dtype)
             ends = bounds(s.expr, self.ranges)
-            made = Interval(
-                own.low if ends[0] is None else max(own.low, ends[0]),
-                own.high if ends[1] is None else min(own.high, ends[1]),
-                True, frozenset({s.expr}),
-            )  # fmt: skip
-            return self._held(made, s.dtype)
+            low = own.low if ends[0] is None else max(own.low, ends[0])
+            high = own.high if ends[1] is None else min(own.high, ends[1])
+            return self._held(Interval(low, high, True, frozenset({s.expr})), s.dtype)
         if not isinstance(s, Compute):
-            dtype = getattr(s, "dtype", None)
-            return Interval() if dtype is None else _of_type(dtype)
+            return _of_type(_dtype(s))
         args = [self.found[a] for a in s.args]
         if s.op == "cast":
             return self._cast(args[0], s)
@@ -119,7 +119,7 @@ class _Intervals:
 
     def _cast(self, x: Interval, s: Compute) -> Interval:
         own = _of_type(s.dtype)
-        if not s.dtype.is_int:
+        if s.dtype.is_float:
             return x if max(-x.low, x.high) <= _whole(s.dtype) else own
         if not x.number or not (own.low <= x.low and x.high <= own.high):
             return own
@@ -279,7 +279,7 @@ class _Short:
         if not isinstance(s, Compute):
             return self._fits(s.out)
         if s.op == "cast":
-            dtype: DType = getattr(self.known.made[s.args[0]], "dtype")  # noqa: B009
+            dtype = _dtype(self.known.made[s.args[0]])
             if dtype.is_float and not self._fits(s.out):
                 self.far[s.out] = 0
             return dtype is not DType.i64 and (dtype.is_float or self._fits(s.out))
