@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from loop_ir import Compute, Const, DType, Index, Kernel, Load, Reduce, Stmt
 from loop_ir.ir import results, statements
+from triton_emit.intervals import Interval, Intervals
 from triton_emit.ssa import clean
 
 _FLOATS = frozenset({DType.bf16, DType.f32})  # which have the same exponents
@@ -15,9 +16,7 @@ _BYTES = (DType.i8, DType.u8)
 _WIDE = (DType.u8, DType.u16)  # which other floats reach by way of 64 bits
 _TINY = 2.0**-126  # what is smaller has fewer bits
 _LARGE = 2.0**60
-_EXACT = frozenset(range(-256, 257))  # in all floats but those of 8 bits
 _Made = Mapping[str, Stmt]
-_Extents = Mapping[str, tuple[float, float]]
 
 
 @dataclass(frozen=True)
@@ -45,14 +44,11 @@ def within_bounds(kernel: Kernel) -> Kernel:
     body = list(statements(kernel))
     if not any(isinstance(s, Compute) and _may_gain(s) for s in body):
         return kernel
-    made: dict[str, Stmt] = {}
-    extents: dict[str, tuple[float, float]] = {}
+    made: dict[str, Stmt] = {n: s for s in body for n in results(s)}
+    quotients: dict[str, Interval] = {}
     small: dict[str, float] = {}  # quotients that are infinite where they divide by 0
     written: dict[str, tuple[Stmt, ...]] = {}
     for s in body:
-        made.update(dict.fromkeys(results(s), s))
-        if isinstance(s, Const):
-            extents[s.out] = (float(s.value), float(s.value))
         if not isinstance(s, Compute):
             continue
         divisor = _divisor(s.args[1], made) if s.op == "div" and s.dtype is DType.f32 else None
@@ -60,21 +56,21 @@ def within_bounds(kernel: Kernel) -> Kernel:
         if divisor and times is not None and times < _LARGE:
             written[s.out] = (replace(s, op="bounded_div"),)
             if divisor.least > 0:
-                extents[s.out] = (-times, times)
+                quotients[s.out] = Interval(-times, times)
             small[s.out] = times
         elif s.op == "div" and s.dtype is DType.f32 and _is_count(s.args[1], made):
             written[s.out] = (replace(s, op="count_div"),)
-        elif s.op == "cast" and s.dtype in (*_BYTES, *_WIDE):
-            written[s.out] = _byte(s, made, extents, small) if s.dtype in _BYTES else (s,)
-            low, high = extents.get(s.args[0], (-math.inf, math.inf))
-            if written[s.out] == (s,) and s.dtype in _WIDE and -(2**31) < low <= high < 2**31:
-                written[s.out] = (replace(s, op="fit"),)
-        elif s.op == "cast" and s.dtype is DType.f8e4m3 and _is_f32(s.args[0], made):
-            low, high = extents.get(s.args[0], (-math.inf, math.inf))
-            if -464 <= low <= high <= 464:
-                written[s.out] = (replace(s, op="fit"),)
-        else:
-            extents[s.out] = _extent(s, extents)
+    found = Intervals(kernel, known=quotients).found
+    for s in body:
+        if not isinstance(s, Compute) or s.op != "cast":
+            continue
+        inside = found[s.args[0]]
+        if s.dtype in _BYTES:
+            written[s.out] = _byte(s, made, inside, small)
+        float8 = s.dtype is DType.f8e4m3 and _is_f32(s.args[0], made)
+        most = 464 if float8 else 2**31 - 1 if s.dtype in _WIDE else -1
+        if written.get(s.out, (s,)) == (s,) and -most <= inside.low <= inside.high <= most:
+            written[s.out] = (replace(s, op="fit"),)
 
     def new(s: Stmt) -> tuple[Stmt, ...]:
         return written.get(s.out, (s,)) if isinstance(s, Compute) else (s,)
@@ -165,22 +161,8 @@ def _positive(name: str, made: _Made) -> bool:
     return square or s.op in _POSITIVE
 
 
-def _extent(s: Compute, extents: _Extents) -> tuple[float, float]:
-    """Between which numbers all values lie that are numbers, the infinities among them."""
-    found = [extents.get(a, (-math.inf, math.inf)) for a in s.args]
-    if s.op in ("maximum", "minimum"):
-        (a, b), (c, d) = found
-        return (max(a, c), max(b, d)) if s.op == "maximum" else (min(a, c), min(b, d))
-    if s.op == "round":
-        return found[0][0] - 1, found[0][1] + 1
-    exact = s.dtype in (DType.bf16, DType.f16, DType.f64) and _EXACT.issuperset(found[0])
-    if s.op == "cast" and (s.dtype is DType.f32 or exact):
-        return found[0]
-    return -math.inf, math.inf
-
-
 def _byte(
-    s: Compute, made: _Made, extents: _Extents, small: Mapping[str, float]
+    s: Compute, made: _Made, inside: Interval, small: Mapping[str, float]
 ) -> tuple[Stmt, ...]:
     """The cast of a rounded value to a byte, and the clamps between, without the rounding."""
     clamps: list[Compute] = []
@@ -193,8 +175,9 @@ def _byte(
         at = made.get(at.args[0])
     if not isinstance(at, Compute) or at.op != "round" or at.dtype is not DType.f32:
         return (s,)
-    low, high = extents.get(s.args[0], (-math.inf, math.inf))
-    if not (-256 <= low <= high <= 255) and (clamps or small.get(at.args[0], _LARGE) > 255):
+    if not (-256 <= inside.low <= inside.high <= 255) and (
+        clamps or small.get(at.args[0], _LARGE) > 255
+    ):
         return (s,)
     name, written = at.args[0], list[Stmt]()
     for number, clamp in enumerate(reversed(clamps)):

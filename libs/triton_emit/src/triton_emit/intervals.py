@@ -22,6 +22,7 @@ _BELOW = {"ge": 1, "gt": 1, "le": 0, "lt": 0}  # which argument is not above the
 _IN_32 = frozenset(
     ("add", "sub", "neg", "mul", "minimum", "maximum", "where", "mod", "floordiv", "shr", "and")
 )
+_OF_FLOATS = frozenset(("minimum", "maximum", "floor", "round"))
 _COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 
 
@@ -56,11 +57,17 @@ def _dtype(s: Stmt) -> DType:
     return DType.f64 if isinstance(s, Indirect | Store) else s.dtype
 
 
-class _Intervals:
-    """Those of a kernel's values. narrow: its index arithmetic fits in 32 bits. filled: a size that
-    is not 0."""
+class Intervals:
+    """`found`, those of a kernel's values. narrow: its index arithmetic fits in 32 bits. filled: a
+    size that is not 0. known: some that more is known of."""
 
-    def __init__(self, kernel: Kernel, narrow: bool, filled: sympy.Expr = sympy.S.One) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        narrow: bool = False,
+        filled: sympy.Expr = sympy.S.One,
+        known: Mapping[str, Interval] | None = None,
+    ) -> None:
         self.narrow = narrow
         self.ranges: _Ranges = dict(ranges_of(kernel))
         factors = [f for f in sympy.Mul.make_args(filled) if not f.is_Integer]
@@ -73,6 +80,7 @@ class _Intervals:
             self.made.update(dict.fromkeys(results(s), s))
             interval = self._of(s)
             self.found.update(dict.fromkeys(results(s), interval))
+            self.found.update((n, known[n]) for n in results(s) if known and n in known)
 
     def least(self, e: sympy.Expr) -> float:
         """What an integer expression is never below."""
@@ -106,7 +114,7 @@ class _Intervals:
         rule = _RULES.get(s.op)
         if s.op == "where":
             made = self._either(self._given(s.args[1], s.args[0], args[1]), args[2])
-        elif rule is None or not (s.dtype.is_int or s.op in ("minimum", "maximum", "floor")):
+        elif rule is None or not (s.dtype.is_int or s.op in _OF_FLOATS):
             return _of_type(s.dtype)
         else:
             made = rule(self, *args)
@@ -120,7 +128,9 @@ class _Intervals:
     def _cast(self, x: Interval, s: Compute) -> Interval:
         own = _of_type(s.dtype)
         if s.dtype.is_float:
-            return x if max(-x.low, x.high) <= _whole(s.dtype) else own
+            if not max(-x.low, x.high) <= _whole(s.dtype):
+                return own
+            return replace(x, low=math.floor(x.low), high=math.ceil(x.high))
         if not x.number or not (own.low <= x.low and x.high <= own.high):
             return own
         return replace(x, low=math.trunc(x.low), high=math.trunc(x.high))
@@ -158,7 +168,7 @@ class _Intervals:
 def _monotone(function: Callable[..., float]) -> Callable[..., Interval]:
     """Of what takes its extremes where its arguments do."""
 
-    def rule(_: _Intervals, *args: Interval) -> Interval:
+    def rule(_: Intervals, *args: Interval) -> Interval:
         if any(math.isinf(n) for a in args for n in (a.low, a.high)):
             return Interval()
         ends = [function(*at) for at in product(*((a.low, a.high) for a in args))]
@@ -167,24 +177,24 @@ def _monotone(function: Callable[..., float]) -> Callable[..., Interval]:
     return rule
 
 
-def _minimum(_: _Intervals, a: Interval, b: Interval) -> Interval:
+def _minimum(_: Intervals, a: Interval, b: Interval) -> Interval:
     number = a.number and b.number
     return Interval(min(a.low, b.low), min(a.high, b.high), number, a.below | b.below)
 
 
-def _maximum(k: _Intervals, a: Interval, b: Interval) -> Interval:
+def _maximum(k: Intervals, a: Interval, b: Interval) -> Interval:
     low, high = max(a.low, b.low), max(a.high, b.high)
     return Interval(low, high, a.number and b.number, k._above_both(a, b))
 
 
-def _mod(_: _Intervals, a: Interval, b: Interval) -> Interval:
+def _mod(_: Intervals, a: Interval, b: Interval) -> Interval:
     if b.low <= 0:
         return Interval()
     most = a.high if a.low >= 0 else math.inf
     return Interval(0, min(b.high - 1, most), True, frozenset(e - 1 for e in b.below))
 
 
-def _and(_: _Intervals, a: Interval, b: Interval) -> Interval:
+def _and(_: Intervals, a: Interval, b: Interval) -> Interval:
     high = min((x.high for x in (a, b) if x.low >= 0), default=math.inf)
     return Interval(0 if high < math.inf else -math.inf, high, True)
 
@@ -192,7 +202,7 @@ def _and(_: _Intervals, a: Interval, b: Interval) -> Interval:
 def _by(function: Callable[[int, int], int]) -> Callable[..., Interval]:
     """Of what is divided, or shifted, by one number."""
 
-    def rule(k: _Intervals, a: Interval, b: Interval) -> Interval:
+    def rule(k: Intervals, a: Interval, b: Interval) -> Interval:
         known = b.low == b.high and 0 < b.low < 2**31 and not math.isinf(a.high - a.low)
         return _monotone(lambda x: function(int(x), int(b.low)))(k, a) if known else Interval()
 
@@ -209,6 +219,7 @@ _RULES: Mapping[str, Callable[..., Interval]] = {
     "mul": _monotone(lambda a, b: a * b),
     "neg": _monotone(lambda a: -a),
     "floor": _monotone(math.floor),
+    "round": _monotone(round),
     "floordiv": _by(lambda a, n: a // n),
     "shr": _by(lambda a, n: a >> min(n, 63)),
 }
@@ -220,7 +231,7 @@ def held_places(kernel: Kernel, narrow: bool) -> dict[sympy.Symbol, bool]:
     places = [s for s in statements(kernel) if isinstance(s, Indirect)]
     found: dict[sympy.Symbol, bool] = {}
     for extent in dict.fromkeys(s.extent for s in places):
-        known = _Intervals(kernel, narrow, extent)
+        known = Intervals(kernel, narrow, extent)
         filled = bounds(extent, dict(ranges_of(kernel)))[0]
         held = (s for s in places if s.extent == extent and known.holds(s))
         found |= dict.fromkeys((s.symbol for s in held), filled is not None and filled > 0)
@@ -248,7 +259,7 @@ class _Short:
     one moved, by how much; all that reads one leaves it as far out of reach, or brings it back."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self.known = _Intervals(kernel, True)
+        self.known = Intervals(kernel, True)
         readers: dict[str, list[Stmt]] = {}
         for s in statements(kernel):
             for name in operands(s):
