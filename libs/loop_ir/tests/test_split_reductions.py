@@ -512,10 +512,20 @@ def test_all_multiprocessors_have_as_much_to_do(images, points, chunks):
     assert (cut.count, cut.exact) == (chunks, True)
 
 
-def test_an_image_a_chunk():
-    """Chunks that are one run of memory, rather than runs far from each other."""
-    cut = choose_cut(big(PLANES, 64, 1 << 14), {})
-    assert cut is None or cut.length == 1
+@pytest.mark.parametrize(
+    ("images", "channels", "points", "whole"),
+    [(64, 16, 250047, True), (200, 16, 250047, True), (20, 16, 250047, False)],
+)
+def test_an_image_a_chunk(images, channels, points, whole):
+    """Chunks that are one run of memory, rather than runs far from each other, also where they are
+    half of what is wanted."""
+    text = re.sub("f32.8, 3, 5.", f"f32[{images}, {channels}, {points}]", PLANES)
+    text = text.replace("i0 < 3", f"i0 < {channels}").replace("[3]", f"[{channels}]")
+    text = text.replace("r0 < 8, r1 < 5", f"r0 < {images}, r1 < {points}")
+    text = text.replace("r0*15 + i0*5", f"r0*{channels * points} + i0*{points}")
+    text = "".join(s for s in text.splitlines(True) if " v3" not in s and "z" not in s)
+    cut = choose_cut(parse_kernel(text), {})
+    assert (cut.length == 1 and cut.count == images) == whole
 
 
 @pytest.mark.parametrize(("group", "run", "parts"), [(4, 64516, 4), (4, 1024, 0), (1, 64516, 0)])
