@@ -15,8 +15,9 @@ from triton_emit.errors import (
     UnsupportedKernel,
 )
 from triton_emit.forms.lists import likeness, list_schedule, words_of
+from triton_emit.intervals import FITS
 from triton_emit.prologue import emit_prologue
-from triton_emit.schedule import FITS, Schedule, default_schedule, index_bits, size_in_32_bits
+from triton_emit.schedule import Schedule, default_schedule, index_bits, size_in_32_bits
 from triton_emit.scores import emit_scores
 from triton_emit.source import EpilogueSource, PrologueSource, ScoreSource, TritonKernel
 

@@ -11,11 +11,12 @@ import sympy
 from loop_ir import Compute, Const, DType, Index, Indirect, Kernel, Stmt, Store
 from loop_ir.ir import operands, ranges_of, results, statements
 from symexpr import bounds
-from triton_emit.schedule.record import FITS, INT32_MAX
 from triton_emit.ssa import clean
 
 _Ranges = dict[sympy.Symbol, tuple[int | None, int | sympy.Expr | None]]
 
+INT32_MAX = 2**31 - 1
+FITS = INT32_MAX - 65536  # a tile overhangs what it covers
 # What `saturated` leaves of numbers that 32 bits do not hold, and how far it may be moved.
 _MOST_MOVED = 255
 _BELOW = {"ge": 1, "gt": 1, "le": 0, "lt": 0}  # which argument is not above the other

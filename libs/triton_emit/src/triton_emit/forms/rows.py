@@ -11,6 +11,7 @@ from loop_ir.ir import statements
 from symexpr import bounds, symbol
 from triton_emit import schedule as schedules
 from triton_emit.forms.kernel import KernelWriter, ceiling_division
+from triton_emit.intervals import FITS
 from triton_emit.tiles import Tile
 from triton_emit.vectors import access
 
@@ -141,7 +142,7 @@ class RowWriter(KernelWriter):
             return axes
         found = (*others, replace(last, extent=sympy.Integer(wide)))
         high = bounds(sympy.Mul(*(a.extent for a in found)), self.ranges)[1]
-        if self.bits == 32 and (high is None or high > schedules.INT32_MAX - 65536):
+        if self.bits == 32 and (high is None or high > FITS):
             return axes
         moved = [s for s in body if isinstance(s, ir.Load | ir.Store)]
         own, new = ([access(self.kernel, s, over) for s in moved] for over in (axes, found))

@@ -10,8 +10,6 @@ from triton_emit.schedule.held import WIDEST_ROW, cut_rows
 from triton_emit.schedule.loops import MOST_AHEAD
 from triton_emit.schedule.points import line_axes, rows_apart, turned
 from triton_emit.schedule.record import (
-    FITS,
-    INT32_MAX,
     Kind,
     Schedule,
     index_bits,

@@ -9,10 +9,9 @@ import sympy
 from loop_ir import Indirect, Kernel, Symbol
 from loop_ir.ir import expression, once, ranges_of, statements
 from symexpr import CeilDiv, FloorDiv, Max, Ranges, bounds
+from triton_emit.intervals import FITS, INT32_MAX
 
 Kind = Literal["flat", "tiled", "persistent", "looped"]
-INT32_MAX = 2**31 - 1
-FITS = INT32_MAX - 65536  # a tile overhangs what it covers
 # Functions whose values, whatever their arguments, lie no farther from 0 than the sum of these.
 _NEVER_LARGER = frozenset(("Min", "Max", "FloorDiv", "CeilDiv", "Mod"))
 # Pieces of rows from this many elements on begin at multiples of so many.
