@@ -2,6 +2,7 @@
 tensor, and values for which 32 bits are as good as 64."""
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
@@ -76,7 +77,7 @@ class Intervals:
             low, high = self.ranges.get(f, (None, None))
             self.ranges[f] = max(1, low or 1), high
         self.made: dict[str, Stmt] = {}
-        self.found: dict[str, Interval] = {}
+        self.found: dict[str, Interval] = defaultdict(Interval)  # of parts of kernels, too
         for s in statements(kernel):
             self.made.update(dict.fromkeys(results(s), s))
             interval = self._of(s)
