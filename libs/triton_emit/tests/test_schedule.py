@@ -297,3 +297,19 @@ def test_short_rows_of_a_size_that_is_not_known_share_programs() -> None:
     assert (schedule.kind, schedule.rblock) == ("looped", 16) and schedule.xblock >= 32
     long = default_schedule(kernel, {"s0": 12000})
     assert (long.kind, long.xblock) == ("looped", 1)
+
+
+@pytest.mark.parametrize(("row", "kind"), [("i0 % 3000", "tiled"), ("i0", "flat")])
+def test_rows_that_are_repeated_both_ways(row: str, kind: str) -> None:
+    """Remainders for a row and a column, not for a point."""
+    kernel = parse_kernel(f"""
+kernel k(
+    x: bf16[6000, 2001] cuda:0,
+    out y: bf16[6000, 6003] cuda:0,
+):
+  parallel i0 < 6000, i1 < 6003:
+    once:
+      v0 = load x[2001*({row}) + i1 % 2001] : bf16
+      store y[i0*6003 + i1] = v0
+""")
+    assert default_schedule(kernel, {}).kind == kind
