@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from triton.language import core
+from triton.language import core, standard
 from triton.language.semantic import IncompatibleTypeErrorImpl, TritonSemantic
 from triton.runtime.interpreter import TensorHandle
 
@@ -96,3 +96,19 @@ def test_operands_as_the_semantic_makes_them(kind: Any) -> None:
         assert repr(made(lambda a, b: [semantic.to_tensor(b)], a, b)) == repr(
             made(lambda a, b: [plain.to_tensor(b)], a, b)
         )
+
+
+def test_types_without_a_hash() -> None:
+    semantic = world().semantic
+    kind = core.pointer_type(core.float32)
+    assert semantic.full([4], 0, kind).handle.data.tolist() == [0] * 4
+    block = core.block_type(core.int32, [4])
+    for made in (semantic.arange(0, 4, ret_ty=block), semantic.arange(0, 4)):
+        assert made.handle.data.tolist() == [0, 1, 2, 3]
+
+
+def test_folds_are_methods_too() -> None:
+    x = tensor(core.int32, (4,), 1)
+    assert x.reduce(0, standard._sum_combine).handle.data.tolist() == [10]
+    assert x.associative_scan(0, standard._sum_combine).handle.data.tolist() == [1, 3, 6, 10]
+    assert x.max(0).handle.data.tolist() == [4] and x.min(0).handle.data.tolist() == [1]

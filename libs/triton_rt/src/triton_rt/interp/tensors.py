@@ -65,24 +65,17 @@ def tensor_class(world: World) -> type:
     for name, member in inspect.getmembers(core.tensor):
         if name in members:
             continue
-        if name in OVERRIDES and not name.startswith("__"):
-            members[name] = _method(functools.partial(OVERRIDES[name], world))
-        elif core.is_builtin(member) or isinstance(member, (JITCallable, InterpretedFunction)):
-            slow = _method(_late(world, member))
+        if name in OVERRIDES:  # the method has not the function's name
+            member = getattr(core, name)
+        if core.is_builtin(member) or isinstance(member, (JITCallable, InterpretedFunction)):
+            slow = _late(world, member)
             members[name] = _item(world, slow) if name == "__getitem__" else quick(name, slow)
         elif inspect.isfunction(member) and not name.startswith("_") and member.__closure__:
             inner = [c.cell_contents for c in member.__closure__]
             jit = next((c for c in inner if isinstance(c, InterpretedFunction)), None)
             if jit is not None:
-                members[name] = _method(_late(world, jit))
+                members[name] = _late(world, jit)
     return type("tensor", (core.tensor,), members)
-
-
-def _method(function: Callable[..., Any]) -> Callable[..., Any]:
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return function(self, *args, **kwargs)
-
-    return method
 
 
 def _late(world: World, member: Any) -> Callable[..., Any]:
@@ -91,7 +84,7 @@ def _late(world: World, member: Any) -> Callable[..., Any]:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if not cell:
-            cell.append(world.bind(member) if core.is_builtin(member) else world.translate(member))
+            cell.append(world.translate(member))
         return cell[0](*args, **kwargs)
 
     return call
@@ -116,6 +109,9 @@ def _item(world: World, slow: Callable[[Any, Any], Any]) -> Callable[[Any, Any],
 
 def semantic_class(tensor_type: Any) -> Any:
     """Triton's semantic over tensors of that class, with shorter ways to what is frequent."""
+    # One tensor of each, which all programs share.
+    constant = functools.lru_cache(4096, typed=True)(TritonSemantic.scalar_constant)
+    numbers = functools.lru_cache(4096)(TritonSemantic.arange)
 
     class NumpySemantic(TritonSemantic):  # type: ignore[misc]  # Triton has no types
         tensor = tensor_type
@@ -151,12 +147,14 @@ def semantic_class(tensor_type: Any) -> Any:
             handle = TensorHandle(input.handle.data.reshape(shape), input.handle.dtype)
             return self.tensor(handle, Block.of(type.scalar, shape))
 
-        # One tensor of each, which all programs share.
-        scalar_constant = functools.lru_cache(4096, typed=True)(TritonSemantic.scalar_constant)
-        arange = functools.lru_cache(4096)(TritonSemantic.arange)
+        def scalar_constant(self, value: Any, dtype: Any) -> Any:
+            kept = not dtype.is_ptr()  # whose types have no hash
+            return constant(self, value, dtype) if kept else super().scalar_constant(value, dtype)
 
-        def to_tensor(self, x: Any, check_type: bool = True) -> Any:
-            return x if x.__class__ is tensor_type else super().to_tensor(x, check_type)
+        def arange(self, start: int, end: int, *, ret_ty: Any = None) -> Any:
+            if ret_ty is not None:
+                return super().arange(start, end, ret_ty=ret_ty)
+            return numbers(self, start, end)
 
         def cast(self, input: Any, dst_ty: Any, rounding: Any = None) -> Any:
             same = input.dtype is dst_ty.scalar
