@@ -21,15 +21,20 @@ _FLOATS = Promotion.INT_TO_FLOAT
 
 @elementwise(table, aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor, kind=_FLOATS)
 def div(x: Value, y: Value, *, call: Call) -> Value:
-    """`x / y`, a float. By a number CUDA's kernels multiply with its reciprocal, in the type that
-    they compute in (`div_true_kernel_cuda` and its like): infinite of zero and of the least
-    numbers."""
+    """`x / y`, a float."""
+    factor = _reciprocal(x, call)
+    return x / y if factor is None else x * factor
+
+
+def _reciprocal(x: Value, call: Call) -> float | None:
+    """What CUDA's kernels multiply with where the divisor is a number, in the type that they
+    compute in (`div_true_kernel_cuda` and its like): infinite of zero and of the least numbers."""
     other = call.arguments["other"]
     cuda = call.out.fake.is_cuda and x.dtype in (DType.f32, DType.f64)
     if not cuda or not isinstance(other, int | float):
-        return x / y
+        return None
     number = _rounded(float(other), x.dtype)
-    return x * (_rounded(1 / number, x.dtype) if number else math.copysign(math.inf, number))
+    return _rounded(1 / number, x.dtype) if number else math.copysign(math.inf, number)
 
 
 def _rounded(x: float, dtype: DType) -> float:
@@ -43,9 +48,11 @@ def _rounded(x: float, dtype: DType) -> float:
 
 def _floor(x: Value, y: Value, *, call: Call) -> Value:
     """`x / y`, rounded down. Floats as `c10::div_floor_floating`: exact where `floor(x / y)` would
-    round up first."""
+    round up first; of an infinite reciprocal what that makes of it."""
     if not x.dtype.is_float:
         _check_divisor(call)
+    elif math.isinf(_reciprocal(x, call) or 0.0):
+        return y("eq", 0.0).choose(x.over(y), div(x - x("fmod", y), y, call=call)("floor"))
     return arithmetic(x)("floordiv", y)
 
 
