@@ -60,10 +60,9 @@ def within_bounds(kernel: Kernel) -> Kernel:
             small[s.out] = times
         elif s.op == "div" and s.dtype is DType.f32 and _is_count(s.args[1], made):
             written[s.out] = (replace(s, op="count_div"),)
-    found = Intervals(kernel, known=quotients).found
-    for s in body:
-        if not isinstance(s, Compute) or s.op != "cast":
-            continue
+    casts = [s for s in body if isinstance(s, Compute) and s.op == "cast" and _may_gain(s)]
+    found = Intervals(kernel, known=quotients).found if casts else {}
+    for s in casts:
         inside = found[s.args[0]]
         if s.dtype in _BYTES:
             written[s.out] = _byte(s, made, inside, small)
