@@ -126,9 +126,17 @@ def _save_compared(graph: torch.fx.Graph) -> None:
 
 def _save_before_writes(graph: torch.fx.Graph) -> None:
     """What is computed from an input that the forward pass writes is kept: computed again, it would
-    be of the new value, such as `n + 1` of a buffer `n += 1` by which a result is multiplied."""
+    be of the new value, such as `n + 1` of a buffer `n += 1` by which a result is multiplied. Where
+    that is larger than the input, which a row of many subtracts, the old value is kept."""
     for write in graph.find_nodes(op="call_function", target=aten.copy_.default):
-        left = [write.args[0]]
+        given: Any = write.args[0]
+        if 0 < 4 * _bytes(given) <= max(map(_bytes, given.users)):
+            first = next(node for node in graph.nodes if node.op != "placeholder")
+            with graph.inserting_before(first):
+                old = graph.call_function(aten.clone.default, (given,))
+            old.meta |= {"val": given.meta["val"].clone(), "recompute": CheckpointPolicy.MUST_SAVE}
+            given.replace_all_uses_with(old, {*given.users}.difference((write, old)).__contains__)
+        left = [given]
         while left:
             for user in left.pop().users:
                 if user.op == "call_function" and _operators().is_view(user):
@@ -222,6 +230,13 @@ def _sums_few(node: torch.fx.Node) -> bool:
     summed, out = node.all_input_nodes[0].meta["val"].numel(), node.meta["val"].numel()
     known = isinstance(summed, int) and isinstance(out, int)
     return known and summed <= _FEW * out
+
+
+def _bytes(node: torch.fx.Node) -> int:
+    """Of a tensor of known size, else 0."""
+    value = node.meta.get("val")
+    size = value.numel() if isinstance(value, torch.Tensor) else None
+    return size * value.dtype.itemsize if value is not None and isinstance(size, int) else 0
 
 
 def _viewed(node: torch.fx.Node) -> torch.fx.Node:
