@@ -9,7 +9,7 @@ import sympy
 
 from symexpr import DivisionByZero, LShift, PowByNatural, RShift, evaluate, symbol
 from symexpr import free_symbols as symbols_of
-from tensor_ir import Arg, Device, DType, Ref, TensorType, once
+from tensor_ir import Arg, Device, DType, Ref, TensorType
 from wrapper_ir import ops as ir
 
 Env = Mapping[str, int]
@@ -103,7 +103,6 @@ def arg_expressions(args: Sequence[Arg]) -> Iterator[sympy.Basic]:
             yield from arg_expressions(arg)
 
 
-@once
 def uses(op: ir.Op) -> tuple[str, ...]:
     """Names of the tensors and descriptors that an op reads, writes, views or frees; those in
     blocks too."""
@@ -175,7 +174,6 @@ def alias_source(op: ir.Op) -> str | None:
     return op.alias if isinstance(op, ir.ExternCall) else None
 
 
-@once
 def expressions(op: ir.Op) -> tuple[sympy.Basic, ...]:
     """Integer expressions and conditions that an op evaluates, not those inside blocks."""
     out: list[sympy.Basic] = []
@@ -191,12 +189,6 @@ def expressions(op: ir.Op) -> tuple[sympy.Basic, ...]:
         case ir.Return():
             out += arg_expressions(op.values)
     return tuple(out)
-
-
-@once
-def mentioned(op: ir.Op) -> frozenset[str]:
-    """Names of the symbols in its expressions."""
-    return frozenset(free_symbols(expressions(op)))
 
 
 def type_expressions(type: TensorType) -> tuple[sympy.Expr, ...]:

@@ -118,7 +118,7 @@ def _check_op(state: State, op: ir.Op, at: At, prefix: str) -> None:
                 raise at.error(errors.NotOwned, f"{name} is a workspace, for launches alone")
     if isinstance(op, ir.ExternCall):
         _check_binds(state, op, at, prefix)
-    unbound = analysis.mentioned(op) - state.symbols
+    unbound = analysis.free_symbols(analysis.expressions(op)) - state.symbols
     if unbound:
         raise at.error(errors.UnboundSymbol, f"{', '.join(sorted(unbound))} is not bound here")
     _check_written(state, op, at)
