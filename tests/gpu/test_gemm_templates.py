@@ -150,9 +150,11 @@ def test_choosing_is_quick(tmp_path):
             )
             measured = time.perf_counter() - start
             assert not choice.failures, choice.explain()
-            start = time.perf_counter()
-            again = choose(problem, Inputs(a, b, out), lambda t: None, store=store)
-            stored = time.perf_counter() - start
+            stored = 1.0
+            for _ in range(5):  # the least: on a loaded host another process may run meanwhile
+                start = time.perf_counter()
+                again = choose(problem, Inputs(a, b, out), lambda t: None, store=store)
+                stored = min(stored, time.perf_counter() - start)
             assert again.reason == "stored" and again.config == choice.config
             assert measured < 2.0 and stored < 2e-3
         if (os.cpu_count() or 1) >= 16:
