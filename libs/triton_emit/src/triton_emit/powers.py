@@ -10,16 +10,6 @@ def cube(x):
 def fourth_power(x):
     return (x * x) * (x * x)
 
-# r = |x|**y with the special cases of C's pow
-def pow_cases(x, y, r):
-    a = tl.abs(x)
-    whole = tl.floor(y) == y
-    odd = whole & (tl.floor(0.5 * y) * 2.0 != y) & (tl.abs(y) < 9007199254740992.0)
-    r = tl.where(odd & signbit_f64(x), -1.0 * r, r)
-    r = tl.where((x < 0.0) & ~whole & (a != float("inf")), float("nan"), r)
-    unit = (x == 1.0) | (y == 0.0) | ((x == -1.0) & (tl.abs(y) == float("inf")))
-    return tl.where(unit, 1.0, r)
-
 # a**y of a >= 0 to 1.1 ulp, 3 where y is past 150: a = m * 2**n, log2(m) = 2 atanh(s)/ln 2,
 # s = (m-1)/(m+1), all of it as a sum of two numbers. Products that are rounded are fma's
 # with 0: ptxas would make one operation of a product and a sum. Then 2**k * p(r), |r| at
@@ -91,47 +81,4 @@ def pow_f32(x, y):
     r = tl.where((x < 0.0) & ~whole & (a != float("inf")), float("nan"), r)
     unit = (x == 1.0) | (y == 0.0) | ((x == -1.0) & (tl.abs(y) == float("inf")))
     return tl.where(unit, 1.0, r)
-
-# |x| = m * 2**e; log2(m) = 2 atanh(s) / ln 2 as a sum of two numbers, s = (m-1)/(m+1):
-# its error is about 2**-60 of y log2 x
-def pow_f64(x, y):
-    a = tl.abs(x)
-    tiny = a < 2.2250738585072014e-308
-    bits = tl.where(tiny, a * 18014398509481984.0, a).to(tl.int64, bitcast=True)
-    e = (bits >> 52) - tl.where(tiny, 1077, 1023)
-    m = ((bits & 0xFFFFFFFFFFFFF) | (1023 << 52)).to(tl.float64, bitcast=True)
-    big = m > 1.4142135623730951
-    m = tl.where(big, 0.5 * m, m)
-    e = tl.where(big, e + 1, e).to(tl.float64)
-    f = m - 1.0
-    d = m + 1.0
-    s = f / d
-    low = (tl.fma(-s, d, f) - s * (m - (d - 1.0))) / d
-    z = s * s
-    t = z * (2 / 25) + 2 / 23
-    t = t * z + 2 / 21
-    t = t * z + 2 / 19
-    t = t * z + 2 / 17
-    t = t * z + 2 / 15
-    t = t * z + 2 / 13
-    t = t * z + 2 / 11
-    t = t * z + 2 / 9
-    t = t * z + 2 / 7
-    t = t * z + 2 / 5
-    t = t * z + 2 / 3
-    low = 2.0 * low + s * z * t
-    h = 2.0 * s
-    one_by_ln2 = tl.full((), 1.4426950408889634, tl.float64)
-    # rounded by itself: no multiply-add may be made of it and what follows
-    p = tl.fma(h, one_by_ln2, 0.0)
-    p_low = tl.fma(h, one_by_ln2, -p) + h * 2.0355273740931033e-17
-    p_low = p_low + low * 1.4426950408889634
-    log = e + p
-    log_low = (p - (log - e)) + p_low
-    w = y * log
-    n = tl.floor(w + 0.5)
-    half = tl.floor(0.5 * n)
-    r = tl.exp2(tl.fma(y, log, -n) + y * log_low) * tl.exp2(half) * tl.exp2(n - half)
-    plain = (tl.abs(w) < 1100.0) & (a > 0.0) & (a < float("inf"))
-    return pow_cases(x, y, tl.where(plain, r, tl.exp2(y * tl.log2(a))))
 """

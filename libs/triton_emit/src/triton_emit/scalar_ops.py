@@ -99,8 +99,8 @@ hermite hermite hermite
 """
 _FUNCTIONS = {op: (f32, f64) for op, f32, f64 in map(str.split, _TABLE.strip().splitlines())}
 
-# computed in f64 and rounded once for the narrower types: rare, and simple to get right
-_WIDE = frozenset(("pow", "fmod", "mod", "floordiv"))
+# computed in f32 and rounded once for the narrower types
+_WIDE = frozenset(("fmod", "mod", "floordiv"))
 # quotients by one number for many, of which less is asked or more is known than of others
 _SHARED_QUOTIENTS = {"bounded_div": "quotient_bounded_f32", "near_div": "near_quotient_f32"}
 
@@ -366,10 +366,11 @@ class ScalarOps:
             if function == "libdevice":
                 function = f"tl.extra.cuda.libdevice.{op}"
             return self.of(function, args, dtype)
-        if op == "pow" and not double:
-            return self.of(_pow_of(args[1].literal), args, dtype)
+        if op == "pow":
+            function = "tl.extra.cuda.libdevice.pow" if double else _pow_of(args[1].literal)
+            return self.of(function, args, dtype)
         if op in _WIDE:
-            kind = DType.f64 if double or op == "pow" else DType.f32
+            kind = DType.f64 if double else DType.f32
             wide = [typed(self.cast(a, kind)).text for a in args]
             return self.cast(self.call(f"{op}_{kind.value}", wide, kind, axes), dtype)
         raise UnsupportedDType(self.kernel, dtype.value, f"operation {op}")
