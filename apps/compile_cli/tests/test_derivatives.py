@@ -14,7 +14,7 @@ from torch import Tensor
 
 import compile_cli
 from compile_cli.errors import BadInput, NoSecondDerivative
-from loop_ir.passes import take_over
+from loop_ir.fusion import take_over
 
 
 @pytest.fixture(autouse=True)

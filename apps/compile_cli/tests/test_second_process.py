@@ -23,7 +23,7 @@ import compile_cli.graph_cache as graph_cache
 from compile_cli import pipeline, torch_backend
 from compile_cli.hosts import inputs
 from compile_cli.torch_compat import LocalMap, guards, key_parts, tracer
-from loop_ir.passes import take_over
+from loop_ir.fusion import take_over
 
 Calls = list[str]
 

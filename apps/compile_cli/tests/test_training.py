@@ -19,8 +19,8 @@ from compile_cli import pipeline
 from compile_cli.hosts import inputs
 from compile_cli.result import CompiledGraph
 from loop_ir import Matmul
+from loop_ir.fusion import take_over
 from loop_ir.ir import writes
-from loop_ir.passes import take_over
 
 
 @pytest.fixture(autouse=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from loop_ir import TakeOver, parse_graph, parse_kernel, verify
+from loop_ir.fusion import take_over
 from loop_ir.ir.analysis import reads, writes
 from loop_ir.ir.in_place import can_share, hazard
-from loop_ir.passes import take_over
 from loop_ir.passes.read_written import ReadWritten
 from loop_ir.splitting.split_reductions import choose_cut
 
@@ -208,16 +208,16 @@ OTHERS = "      %s: f32[8, 8] cuda:0,\n      out w"
 @pytest.mark.parametrize(
     ("changes", "written"),
     [
-        ({}, ["x", "z"]),
-        ({LATER % "z": LATER % "x", OTHERS % "z": OTHERS % "x"}, ["y", "x"]),
-        ({"return (w": "return (x: f32[8, 8] cuda:0, z: f32[8, 8] cuda:0, w"}, ["y", "w"]),
-        ({"load x[i0*8 + r0]": "load x[r0*8 + i0]"}, ["y", "z"]),
-        ({"z: f32[8, 8]": "z: f32[8, 9]"}, ["x", "w"]),
+        ({}, ["x", "x"]),
+        ({LATER % "z": LATER % "x", OTHERS % "z": OTHERS % "x"}, ["y", "y"]),
+        ({"return (w": "return (x: f32[8, 8] cuda:0, z: f32[8, 8] cuda:0, w"}, ["y", "y"]),
+        ({"load x[i0*8 + r0]": "load x[r0*8 + i0]"}, ["y", "y"]),
+        ({"z: f32[8, 8]": "z: f32[8, 9]"}, ["x", "x"]),
         ({ALONE: ALONE + """\
         v4 = load x[i0*8 + r0] : f32
         v3 = reduce sum(v4) : f32
       over r0 < 8:
-"""}, ["y", "z"]),
+"""}, ["x", "x"]),
     ],
     ids=["both", "read later", "returned", "other points", "other size", "read twice"],
 )  # fmt: skip
@@ -232,7 +232,12 @@ def test_what_dies_is_taken_over(changes, written, monkeypatch) -> None:
     after = TakeOver(frozenset("xz")).run(graph)
     verify(after)
     assert [name for node in after.nodes for name in writes(node)] == written
-    assert TakeOver(frozenset()).run(graph) is graph
+    monkeypatch.setattr(take_over, "programs_of_row", lambda kernel, hints: 2)
+    assert TakeOver(frozenset("xz")).run(graph) is graph
+    monkeypatch.undo()
+    monkeypatch.setattr(take_over, "LEAST", 0)
+    alone = TakeOver(frozenset()).run(graph)
+    assert [name for node in alone.nodes for name in writes(node)] == ["y", "y"]
 
 
 BUSY = """\
@@ -264,4 +269,33 @@ def test_what_a_communication_still_reads_is_not_taken_over(call, written, monke
     """Other ranks read it until somebody waits."""
     monkeypatch.setattr(take_over, "LEAST", 0)
     _, kernel, _ = TakeOver(frozenset("x")).run(parse_graph(BUSY % call)).nodes
+    assert writes(kernel) == (written,)
+
+
+MADE = """\
+graph g(
+    x: f32[64] cuda:0,
+):
+  extern %s(x: f32[64] cuda:0)
+    out t: f32[64] cuda:0
+  kernel k(
+      t: f32[64] cuda:0,
+      out y: f32[64] cuda:0,
+  ):
+    parallel i0 < 64:
+      once:
+        v0 = load t[i0] : f32
+        v1 = exp(v0) : f32
+        store y[i0] = v1
+  return (y: f32[64] cuda:0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "written"), [("aten.convolution.default", "t"), ("aten.contiguous.default", "y")]
+)
+def test_what_a_call_may_share_is_not_taken_over(call, written, monkeypatch) -> None:
+    """What it returns may be what it was given."""
+    monkeypatch.setattr(take_over, "LEAST", 0)
+    _, kernel = TakeOver(frozenset()).run(parse_graph(MADE % call)).nodes
     assert writes(kernel) == (written,)

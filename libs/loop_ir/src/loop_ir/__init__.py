@@ -21,6 +21,7 @@ from loop_ir.fusion.options import FuseOptions as FuseOptions
 from loop_ir.fusion.order_nodes import OrderNodes as OrderNodes
 from loop_ir.fusion.prologue import Prologue as Prologue
 from loop_ir.fusion.prologue import over_operand as over_operand
+from loop_ir.fusion.take_over import TakeOver as TakeOver
 from loop_ir.fusion.whole_epilogue import is_plain as is_plain
 from loop_ir.fusion.whole_epilogue import whole_epilogue as whole_epilogue
 from loop_ir.ir.analysis import bytes_moved as bytes_moved
@@ -76,7 +77,6 @@ from loop_ir.ir.verify import verify as verify
 from loop_ir.passes.base import Pass as Pass
 from loop_ir.passes.base import run_passes as run_passes
 from loop_ir.passes.serve_one import serve_one as serve_one
-from loop_ir.passes.take_over import TakeOver as TakeOver
 from loop_ir.passes.unfold import LayerResult as LayerResult
 from loop_ir.passes.unfold import Layers as Layers
 from loop_ir.passes.unfold import unfold as unfold

@@ -1,51 +1,52 @@
-"""Results lie where an input lay that nothing needs any more."""
+"""Results lie where a tensor lay that nothing needs any more."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from loop_ir.ir.affine import same, span
 from loop_ir.ir.alike import renamed_node
 from loop_ir.ir.analysis import at_hints, hints_of, reads, scans, writes
 from loop_ir.ir.in_place import hazard
-from loop_ir.ir.nodes import Buffer, Extern, Graph, Kernel, Node, Stmt, Store
+from loop_ir.ir.nodes import Buffer, Extern, Graph, Kernel, Matmul, Node, Stmt, Store
 from loop_ir.ir.rewrite import map_statements
+from loop_ir.splitting.shared_rows import programs_of_row
+from tensor_ir import TensorType
 
 LEAST = 1 << 20
 """Bytes from which on memory is worth it."""
 _STILL_READ = ("_c10d_functional", "aten_lowering.fetch", "aten.unbind.")
 """Calls that read their operands after they return, or whose results lie there."""
+_OF_THEIR_OWN = "aten.convolution"
+"""Calls whose results lie nowhere else, not with their operands either."""
 
 
 @dataclass(frozen=True)
 class TakeOver:
-    """The last kernel that reads an input writes there what has the same layout:
+    """The last kernel that reads a tensor writes there what has the same layout:
 
         k: parallel i0 < 8: g[i0] = 2 * x[i0]         k: parallel i0 < 8: x[i0] = 2 * x[i0]
         y = g @ w                                  -> y = x @ w
 
-    where no point reads what another has written, in kernels that go over their rows once: several
-    programs may share rows that are read again, where what they write lies elsewhere.
-
-    owned: inputs that nobody else has."""
+    where no point reads what another has written, in kernels whose rows are not held by several
+    programs together. Only what a kernel or a matmul made, or an input that nobody else has
+    (`owned`)."""
 
     owned: frozenset[str]
     name = "take_over"
 
     def run(self, graph: Graph) -> Graph:
-        """The graph, which writes to some of these inputs."""
+        """The graph, which writes to some of these tensors."""
         hints = hints_of(graph.symbols)
         sizes = {i.name: i.type for i in graph.inputs if i.type is not None}
-        calls = (n for n in graph.nodes if isinstance(n, Extern))
-        busy = {name for n in calls if n.target.startswith(_STILL_READ) for name in reads(n)}
-        free = {
-            name: type.dtype
-            for name, type in sizes.items()
-            if name in self.owned - busy
-            and at_hints(span(type), hints) * type.dtype.itemsize >= LEAST
-        }
-        if not free:
-            return graph
         every: list[Node] = [*graph.nodes, Extern("return", graph.outputs, (), ())]
+        busy, aliased = set[str](), set[str]()
+        for node in graph.nodes:
+            if isinstance(node, Extern):
+                busy |= {*reads(node)} if node.target.startswith(_STILL_READ) else set()
+                known_apart = node.target.startswith(_OF_THEIR_OWN)
+                aliased |= set() if known_apart else {*reads(node), *writes(node)}
         last = {name: n for n, node in enumerate(every) for name in (*reads(node), *writes(node))}
+        free = {n: t for n, t in sizes.items() if n in self.owned - busy and _large(t, hints)}
         known = {*sizes, *(name for name, _ in graph.constants)}
         names: dict[str, str] = {}
         for number, node in enumerate(every):
@@ -55,25 +56,43 @@ class TakeOver:
                 if not buffer.written or buffer.name in known:
                     continue
                 for name in [n for n in reads(node) if last[n] == number and n in free]:
-                    wrote = _moved(made, buffer, name)
-                    if wrote is not None and free[name] == buffer.type.dtype:
-                        made, names[buffer.name] = wrote, name
+                    place = names.get(name, name)
+                    wrote = _moved(made, buffer, place, hints)
+                    if wrote is not None and free[name].dtype == buffer.type.dtype:
+                        made, names[buffer.name] = wrote, place
                         del free[name]
                         break
+            for name, type in _types_made(node):
+                if name not in known | aliased and _large(type, hints):
+                    free[name] = type
             known.update(writes(node))
             every[number] = made
         *nodes, returned = every
         assert isinstance(returned, Extern)
-        return replace(graph, nodes=tuple(nodes), outputs=returned.args)
+        return replace(graph, nodes=tuple(nodes), outputs=returned.args) if names else graph
 
 
-def _moved(node: Node, result: Buffer, name: str) -> Kernel | None:
+def _large(type: TensorType, hints: Mapping[str, int]) -> bool:
+    return at_hints(span(type), hints) * type.dtype.itemsize >= LEAST
+
+
+def _types_made(node: Node) -> Iterator[tuple[str, TensorType]]:
+    """The tensors that a node may make."""
+    if isinstance(node, Extern):
+        yield from filter(None, node.outs)
+    if isinstance(node, Matmul) and node.epilogue is None:
+        yield node.out, node.type
+    kernel = node.epilogue if isinstance(node, Matmul) else node
+    if isinstance(kernel, Kernel):
+        yield from ((b.name, b.type) for b in kernel.buffers if b.written)
+
+
+def _moved(node: Node, result: Buffer, name: str, hints: Mapping[str, int]) -> Kernel | None:
     """A kernel whose result lies where `name` does, if it may."""
     assert isinstance(node, Kernel)
     (old,) = (b for b in node.buffers if b.name == name)
     alike = old.type.device == result.type.device and same(span(old.type), span(result.type))
-    once = sum(bool(p.axes) for p in node.phases) <= 1 and not scans(node)
-    if not (alike and once):
+    if not alike or scans(node) or programs_of_row(node, hints) > 1:
         return None
 
     def moved(stmt: Stmt) -> Stmt:
