@@ -83,6 +83,23 @@ kernel whole(
 """
 
 
+# a run of two inner axes, and each of them
+RUNS = NORM.replace("[4, 3, 11]", "[4, 3, 5, 4]").replace("r1 < 11", "r1 < 5, r2 < 4")
+RUNS = RUNS.replace("33*r0 + 11*i0 + r1", "60*r0 + 20*i0 + 4*r1 + r2")
+RUNS = RUNS.replace("    w: f32", "    u: bf16[5] cuda:0,\n    t: bf16[4] cuda:0,\n    w: f32")
+RUNS = RUNS.replace(
+    "      v1 = cast(v0) : f32\n",
+    """\
+      a0 = load u[r1] : bf16
+      a1 = load t[r2] : bf16
+      a2 = cast(v0) : f32
+      a3 = cast(a0) : f32
+      a4 = cast(a1) : f32
+      v1 = fma(a2, a3, a4) : f32
+""",
+)
+
+
 @pytest.mark.spread(2)
 @pytest.mark.parametrize(("share", "rblock"), [(2, 32), (3, 16), (5, 16)])
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
@@ -106,7 +123,7 @@ def test_infinities_and_nan(tools: SimpleNamespace) -> None:
 
 
 @pytest.mark.parametrize("bits", [32, 64])
-@pytest.mark.parametrize("text", [NORM, WHOLE])
+@pytest.mark.parametrize("text", [NORM, WHOLE, RUNS])
 def test_statistics_and_what_is_kept(text: str, bits: int, tools: SimpleNamespace) -> None:
     """What is stored of a row once, one program stores."""
     schedule = Schedule("persistent", 1, 32, share=3, index_bits=64 if bits == 64 else 32)
@@ -120,6 +137,12 @@ def test_one_reading(tools: SimpleNamespace) -> None:
     assert emitted.source.count("= tl.load(in0 + ") == 2
     binary = compile_kernel(tools.kernel_source(emitted), Target(90), alignment=0b1111)
     assert binary.shared_bytes < 1024
+
+
+def test_runs_of_axes_and_axes_of_later_loops(tools: SimpleNamespace) -> None:
+    """Are not called the same: Triton holds a name to one shape."""
+    emitted = emit(parse_kernel(RUNS), Schedule("persistent", 1, 32, share=3))
+    compile_kernel(tools.kernel_source(emitted), Target(90))
 
 
 def test_threads_of_a_row_of_three_numbers() -> None:

@@ -106,7 +106,7 @@ class RowWriter(KernelWriter):
     def inner_tile(self, number: int, space: tuple[ir.Axis, ...], name: str, block: int) -> Tile:
         """The tile of an inner space, `block` places of which are called `name`."""
         suffix = str(number or "")
-        prefix = f"r{suffix}_" if number else "r"
+        prefix = "r" * (1 + number)  # r1_2 is a run of axes of the first
         tile = Tile(f"r{number}", f"rindex{suffix}", prefix, space, self.write_sizes)
         self.add_tile(tile)
         if name not in dict(self.constants):
