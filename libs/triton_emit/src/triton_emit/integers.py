@@ -94,36 +94,27 @@ def fmod_f64(x, y):
     r = tl.where((b == 0.0) | (b != b) | (a == float("inf")), float("nan"), r)
     return tl.where(signbit_f64(x), -1.0 * r, r)
 
-# libdevice takes subnormal numbers for zero
-def rest_f32(a, b):
-    return tl.where(a < b, a, tl.extra.cuda.libdevice.fmod(a, b))
+# libdevice takes subnormal numbers for zero; y: none below 1e-30 but 0
+def fmod_by_f32(x, y):
+    return tl.where(tl.abs(x) < tl.abs(y), x, tl.extra.cuda.libdevice.fmod(x, y))
 
 # by a tiny y in two steps: first by 2**64 times as much, which is exact
 def far_rest_f32(a, b):
     tiny = b < 1e-30
     b = tl.where(tiny, b * 18446744073709551616.0, b)
-    r = rest_f32(a, b)
-    r = rest_f32(tl.where(tiny, r * 18446744073709551616.0, r), b)
+    r = fmod_by_f32(a, b)
+    r = fmod_by_f32(tl.where(tiny, r * 18446744073709551616.0, r), b)
     return tl.where(tiny, r * 5.421010862427522e-20, r)
 
-# a / b, both positive, rounded down, and what is left: exact where the quotient is below 2**20
-# and b is not tiny, as the quotient was rounded to the nearest integer or the one beside it
-def near_rest_f32(a, b):
-    q = tl.floor(a / b + 0.5)
-    r = tl.fma(-1.0 * q, b, a)
-    above = r < 0.0
-    q = tl.where(above, q - 1.0, q)
-    r = tl.where(above, r + b, r)
-    return q, r, (a <= b * 1048576.0) & (b > 1e-30) & (b < 1e30)
-
-def some_far(near):
-    return tl.min(near.to(tl.int32) + tl.zeros([1], tl.int32)) < 1
-
+# a quotient below 2**20, of a divisor that is not tiny, is rounded to the nearest integer or the
+# one beside it: what is left is exact. A block that has others calls CUDA's own
 def fmod_f32(x, y):
     a = tl.abs(x)
     b = tl.abs(y)
-    q, r, near = near_rest_f32(a, b)
-    if some_far(near):
+    r = tl.fma(-1.0 * tl.floor(a / b + 0.5), b, a)
+    r = tl.where(r < 0.0, r + b, r)
+    near = (a <= b * 1048576.0) & (b > 1e-30) & (b < 1e30)
+    if tl.min(near.to(tl.int32) + tl.zeros([1], tl.int32)) < 1:
         r = tl.where(near, r, far_rest_f32(a, b))
     return tl.where(x.to(tl.int32, bitcast=True) < 0, -1.0 * r, r)
 
@@ -135,18 +126,25 @@ def mod_f64(x, y):
     r = fmod_f64(x, y)
     return tl.where((r != 0.0) & ((r < 0.0) != (y < 0.0)), r + y, r)
 
+# the quotient, rounded, and once more what is left of it: whole numbers below 2**24 are exact,
+# larger ones are off by a rounding. Scaled, so that y is neither tiny nor huge
 def floordiv_f32(x, y):
     a = tl.abs(x)
     b = tl.abs(y)
-    q, r, near = near_rest_f32(a, b)
+    by = tl.where(b < 1e-30, 18446744073709551616.0, 1.0)
+    by = tl.where(b > 1e30, 5.421010862427522e-20, by)
+    c = a * by
+    b = b * by
+    first = tl.floor(c / b + 0.5)
+    r = tl.where(first == 0.0, c, tl.fma(-1.0 * first, b, c))
+    q = first + tl.floor(r / b + 0.5)
+    r = tl.where(q == 0.0, a, tl.fma(-1.0 * q, b, c))
+    q = tl.where(r < 0.0, q - 1.0, q)
+    q = tl.where(first < float("inf"), q, first)
     signs = x.to(tl.int32, bitcast=True) ^ y.to(tl.int32, bitcast=True)
-    q = tl.where((signs < 0) & (r > 0.0), q + 1.0, q)
-    q = (q.to(tl.int32, bitcast=True) | (signs & -0x80000000)).to(tl.float32, bitcast=True)
-    if some_far(near):
-        m = far_rest_f32(a, b)
-        m = tl.where(x < 0.0, -1.0 * m, m)
-        q = tl.where(near, q, floordiv_rest(x, y, m, tl.div_rn(x - m, y)))
-    return q
+    q = tl.where((signs < 0) & (r != 0.0), q + 1.0, q)
+    q = tl.where((a == float("inf")) & (b > 0.0), float("nan"), q)
+    return (q.to(tl.int32, bitcast=True) | (signs & -0x80000000)).to(tl.float32, bitcast=True)
 
 def floordiv_f64(x, y):
     m = fmod_f64(x, y)

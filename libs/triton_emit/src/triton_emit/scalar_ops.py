@@ -199,7 +199,8 @@ class ScalarOps:
         if src.is_float and dtype.is_int and dtype.itemsize < 4:
             # torch goes through a wider int, so that out-of-range values wrap around
             text += ".to(tl.int64)" if dtype.value.startswith("u") else ".to(tl.int32)"
-        return Value(f"{text}.to({TL_TYPES[dtype]})", ATOM, dtype, value.axes)
+        text = f"{text}.to({TL_TYPES[dtype]})"
+        return Value(text, ATOM, dtype, value.axes, normal=src is DType.f16)
 
     def _where(self, args: list[Value], dtype: DType) -> Value:
         condition, a, b = args
@@ -342,7 +343,7 @@ class ScalarOps:
             texts = [*self._all_in_call(args), "propagate_nan=tl.PropagateNan.ALL"]
             value = self.call(f"tl.{op}", texts, dtype, axes)
             floors = [a.literal for a in args if a.literal is not None]
-            return replace(value, normal=op == "maximum" and any(n > 1e-37 for n in floors))
+            return replace(value, normal=op == "maximum" and any(n > 1e-30 for n in floors))
         if op in ("div", "near_div", "bounded_div", "count_div"):
             return self._divide(args, dtype, op)
         if op == "fma":
@@ -369,6 +370,8 @@ class ScalarOps:
         if op == "pow":
             function = "tl.extra.cuda.libdevice.pow" if double else _pow_of(args[1].literal)
             return self.of(function, args, dtype)
+        if op == "fmod" and (args[1].normal or abs(args[1].literal or 0) > 1e-30) and not double:
+            return self.of("fmod_by_f32", args, dtype)
         if op in _WIDE:
             kind = DType.f64 if double else DType.f32
             wide = [typed(self.cast(a, kind)).text for a in args]

@@ -23,7 +23,7 @@ class Value:
     """`text` has the Triton type of `dtype`, except that an index value (`narrow`) may be held
     in the integer type of the kernel's indices. `axes`: names of the tile dimensions ("x", "r0",
     ...) that it varies over. `literal` is set for a constant, whose text is a Python literal;
-    `normal` for a float that is known to be none of the subnormal ones."""
+    `normal` for a float that is known to be 0 or at least 1e-30."""
 
     text: str
     prec: int
