@@ -26,6 +26,8 @@ def test_functions_of_mathematics(name: str, dtype: torch.dtype, options: dict[s
     x = torch.linspace(-6.3, 9, 4001, device="cuda").to(dtype)
     got = compile_cli.compile(fn, (x,), options=options)(x)
     close = {torch.float32: 3e-6, torch.float64: 1e-13, torch.bfloat16: 1e-2}[dtype]
+    if name == "digamma":  # of which eager multiplies a rounding beside the poles
+        close = max(close, 1e-12)
     torch.testing.assert_close(got, fn(x), rtol=close, atol=close, equal_nan=True)
 
 
