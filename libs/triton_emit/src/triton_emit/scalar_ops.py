@@ -157,8 +157,8 @@ class ScalarOps:
         if kind is DType.bool_:
             return self._on_bool(op, args, stmt.dtype)
         if kind in SMALL_FLOATS:
-            wide = [self.cast(a, DType.f32) for a in args]
-            return self.cast(self._floats(op, wide, DType.f32), stmt.dtype)
+            floats = [self.cast(a, DType.f32) for a in args]
+            return self.cast(self._floats(op, floats, DType.f32), stmt.dtype)
         if kind.is_float:
             return self._floats(op, args, kind)
         return self._ints(op, args, kind)
